@@ -51,7 +51,12 @@ void describe_service(CommandLine& line, Arguments& arguments) {
   line.option("--copy-connections", &arguments.copy_connections,
               "The same for copies (CUDA_DEVICE_MAX_COPY_CONNECTIONS); each makes an executor's start some 6 to 14 ms longer",
               CommandLine::Range{1u, 32u});
-  line.option("--max-clients", &arguments.max_clients, "Clients at a time", CommandLine::Range{1u, kMaxLeases});
+  line.option("--max-clients", &arguments.max_clients, "Clients at a time; one on several devices counts once", CommandLine::Range{1u, kMaxLeases});
+  line.flag("--spread", arguments.spread,
+            "Programs that name no device (CUDA_VISIBLE_DEVICES) see that one first which has most room, by clients' memory and time on it, then the "
+            "next, and each keeps its order for life. Not ranks of launchers, which choose by their number (mpsrun --device local), nor children of "
+            "a program that has an order: they have its. Not for programs that start others, hand out numbers of devices, and do not use CUDA "
+            "themselves: set CUDA_VISIBLE_DEVICES for those. Without, all see the devices in the broker's order");
 }
 
 void describe_executors(CommandLine& line, Arguments& arguments) {
@@ -121,7 +126,7 @@ void describe_users(CommandLine& line, Arguments& arguments) {
               "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory");
   line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
   line.option("--user-sessions", &arguments.user_sessions,
-              "Sessions (clients) of one user at a time; 0: half of --max-clients with --multiuser-server, else all");
+              "Clients of one user at a time, counted as --max-clients counts them; 0: half of --max-clients with --multiuser-server, else all");
   line.option(
       "--user-connections", &arguments.user_connections,
       "Connections of one user at a time, those included that are not clients yet; 0: half of all (a twentieth of the limit of open files) with "
@@ -275,6 +280,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   if (const char* text = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")) limits.thread_percentage_text = text;
   if (const char* text = std::getenv("CUDA_MPS_CLIENT_PRIORITY")) limits.client_priority_text = text;
   limits.serves_all_users = arguments.all_users;
+  limits.spreads_newcomers = arguments.spread;
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
   if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is counted of each session for those who look at the service (docs/seeing.md): memory of the control process that all its executors map, and
 // no client. A session keeps its row from one executor to the next, so nothing is lost or counted twice when one dies or a session moves; only one
-// executor has a session at a time. Nothing is decided by these numbers.
+// executor has a session at a time. Where newcomers go is decided by these numbers (Spread), and nothing else.
 // The control process gives rows out (SessionCountsStore), and clears one before it does; the executor finds a session's row by its number.
 #pragma once
 

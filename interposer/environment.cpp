@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/environment.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
 #include <unistd.h>
 
 #include "interposer/log.hpp"
+#include "proto/local_rank.hpp"
 #include "proto/pipe_directory.hpp"
 
 namespace mpsshim::interposer {
@@ -104,6 +106,13 @@ std::string_view environment_value(Variable variable) {
 }
 
 bool environment_is_set(Variable variable) { return raw_value(variable) != nullptr; }
+
+bool environment_has_local_rank() {
+  return std::ranges::any_of(proto::kLocalRanks, [](const char* name) {
+    const bool is_a_step = std::string_view(name) != proto::kSlurmLocalRank || std::getenv(proto::kSlurmStep) != nullptr;
+    return is_a_step && std::getenv(name) != nullptr;
+  });
+}
 
 bool environment_switch(Variable variable) {
   const std::string_view value = environment_value(variable);

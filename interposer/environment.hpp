@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every environment variable the interposer reads, in one table (environment.cpp). MPSSHIM_DEBUG=env prints the table with the values found.
+// Every environment variable the interposer reads, in one table (environment.cpp), but for the launchers' of proto/local_rank.hpp. MPSSHIM_DEBUG=env
+// prints the table with the values found.
 //
 // Values are read when they are needed, not when the library is loaded, and belong to the C library: use them at once. Programs set
 // CUDA_VISIBLE_DEVICES from inside before they initialise CUDA, so it is read by cuInit.
@@ -43,6 +44,9 @@ enum class Variable : std::uint8_t {
 // Its value; an empty view if it is not set.
 [[nodiscard]] std::string_view environment_value(Variable variable);
 [[nodiscard]] bool environment_is_set(Variable variable);
+
+// Whether a launcher has given this process a number among those on its machine (proto/local_rank.hpp): it goes by that itself.
+[[nodiscard]] bool environment_has_local_rank();
 
 // A switch is on if its value is neither empty nor 0.
 [[nodiscard]] bool environment_switch(Variable variable);

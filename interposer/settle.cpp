@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -273,6 +274,14 @@ CUresult ask_provision(Connection& connection) {
   return CUDA_SUCCESS;
 }
 
+// Whoever cares about the order has it from the broker, once in its life.
+CUresult settle_devices() {
+  if (!follows_device_order()) return initialise_devices();
+  proto::DeviceOrderTold told;
+  if (const CUresult error = connection().ask(proto::DeviceOrderAsk{}, told); error != CUDA_SUCCESS) return error;
+  return initialise_devices(std::span(told.device).first(std::min<std::size_t>(told.count, std::size(told.device))));
+}
+
 // A limit that somebody relies on and that nothing keeps is worse than none.
 void tell_unenforced() {
   char** entry = environ;
@@ -300,7 +309,7 @@ ProcessState settle() {
 CUresult initialise_process() {
   const std::lock_guard lock(fork_cleared.mutex);
   if (is_initialised()) return CUDA_SUCCESS;
-  if (const CUresult error = initialise_devices(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = settle_devices(); error != CUDA_SUCCESS) return error;
   if (const CUresult error = ask_provision(connection()); error != CUDA_SUCCESS) return error;
   settled.initialised = true;
   tell_unenforced();

@@ -11,6 +11,7 @@
 #include "gen/protocol_hash.hpp"
 #include "proto/device_facts.hpp"
 #include "proto/handshake.hpp"
+#include "proto/local_rank.hpp"
 #include "proto/memory_limit.hpp"
 #include "proto/provision.hpp"
 
@@ -19,16 +20,6 @@ namespace mpsshim::broker::run {
 namespace {
 
 constexpr int kAnswerLimitMs = 60'000;  // a broker's first executor may be given 50 s
-
-// Of launchers first, since a batch script has Slurm's variable as well, for all that it starts otherwise.
-constexpr const char* kLocalRanks[] = {"OMPI_COMM_WORLD_LOCAL_RANK",
-                                       "MPI_LOCALRANKID",
-                                       "MV2_COMM_WORLD_LOCAL_RANK",
-                                       "PALS_LOCAL_RANKID",
-                                       "FLUX_TASK_LOCAL_ID",
-                                       "JSM_NAMESPACE_LOCAL_RANK",
-                                       "LOCAL_RANK",
-                                       "SLURM_LOCALID"};
 
 std::optional<unsigned> number(const std::string& text) {
   unsigned value = 0;
@@ -39,7 +30,7 @@ std::optional<unsigned> number(const std::string& text) {
 }
 
 std::optional<unsigned> local_rank(const Environment& environment, std::string& why) {
-  for (const char* name : kLocalRanks) {
+  for (const char* name : proto::kLocalRanks) {
     const std::string text = environment(name);
     if (text.empty()) continue;
     const auto rank = number(text);

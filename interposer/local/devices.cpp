@@ -41,6 +41,14 @@ std::optional<std::uint32_t> find_session(CUdevice device) {
   return std::nullopt;
 }
 
+bool is_order_of(std::uint32_t count, std::span<const std::uint32_t> order) {
+  if (order.size() != count) return false;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (std::ranges::count(order, i) != 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> select_devices(const proto::DriverFacts& facts, std::string_view list) {
@@ -50,13 +58,18 @@ std::vector<std::uint32_t> select_devices(const proto::DriverFacts& facts, std::
   return proto::select_devices(std::span(uuids).first(count), list);
 }
 
-CUresult initialise_devices() {
+bool follows_device_order() {
+  return driver_facts().device_count > 1 && !environment_is_set(Variable::visible_devices) && !environment_has_local_rank();
+}
+
+CUresult initialise_devices(std::span<const std::uint32_t> order) {
   const proto::DriverFacts& facts = driver_facts();
   visible_count = 0;
   if (environment_is_set(Variable::visible_devices)) {
     for (const std::uint32_t ordinal : select_devices(facts, environment_value(Variable::visible_devices))) visible[visible_count++] = ordinal;
   } else {
-    for (std::uint32_t i = 0; i < facts.device_count; ++i) visible[visible_count++] = i;
+    const bool has_order = is_order_of(facts.device_count, order);
+    for (std::uint32_t i = 0; i < facts.device_count; ++i) visible[visible_count++] = has_order ? order[i] : i;
   }
   if (visible_count != 0) return CUDA_SUCCESS;
   debug_line(DebugTopic::settle, "No device is visible: the broker has %u, and CUDA_VISIBLE_DEVICES counts the broker's devices.",

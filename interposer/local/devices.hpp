@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The devices this process sees: the broker's, filtered and renumbered by CUDA_VISIBLE_DEVICES as NVIDIA's driver does it. Fixed by cuInit
-// and never changed afterwards, so reading takes no lock.
+// The devices this process sees: the broker's, filtered and renumbered by CUDA_VISIBLE_DEVICES as NVIDIA's driver does it, or in the order that the
+// broker tells a process which names none. Fixed by cuInit and never changed afterwards, so reading takes no lock.
 //
 // Two numberings: a CUdevice is this process's ordinal; a broker ordinal indexes proto::DriverFacts and is what proto::Attach carries.
 #pragma once
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -19,8 +20,11 @@ namespace mpsshim::interposer {
 // Broker ordinals in the order of `list` (proto/visible_devices.hpp).
 [[nodiscard]] std::vector<std::uint32_t> select_devices(const proto::DriverFacts& facts, std::string_view list);
 
-// For cuInit. CUDA_ERROR_NO_DEVICE if nothing is left to see.
-[[nodiscard]] CUresult initialise_devices();
+// For cuInit. CUDA_ERROR_NO_DEVICE if nothing is left to see. `order`: of broker ordinals, for a process that names no device; anything but every
+// one of them once is none, and their own order holds.
+[[nodiscard]] CUresult initialise_devices(std::span<const std::uint32_t> order = {});
+// Whether it matters to this process in which order the broker has its devices: there are several, it names none, and no launcher has numbered it.
+[[nodiscard]] bool follows_device_order();
 
 [[nodiscard]] int device_count();
 // Null if there is no such device.

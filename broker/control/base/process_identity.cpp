@@ -55,6 +55,19 @@ std::string leading_words_of(pid_t pid) {
   return words.substr(0, kLongestCommand);
 }
 
+// Its name stands in parentheses before that, and may be anything.
+pid_t parent_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text, '\0');
+  const std::size_t end = text.rfind(')');
+  if (end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(end + 1));
+  std::string state;
+  pid_t parent = 0;
+  return fields >> state >> parent ? parent : 0;
+}
+
 std::string unenforced_variables_of(pid_t pid) {
   constexpr std::size_t kMostEnvironment = 128 << 10;
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);

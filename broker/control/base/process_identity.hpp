@@ -16,6 +16,8 @@ namespace mpsshim::broker::control {
 // Its arguments up to the first that is no option, at most 8 and 200 characters: what tells an interpreter's scripts from each other. "": it has
 // none, or they cannot be read.
 [[nodiscard]] std::string leading_words_of(pid_t pid);
+// Of the process that has started it, or has taken it over since; 0: it cannot be read.
+[[nodiscard]] pid_t parent_of(pid_t pid);
 // Names of NVIDIA's variables in its environment, as it was started, that nothing enforces (proto/mps_variables.hpp); "": none, or it cannot be read.
 [[nodiscard]] std::string unenforced_variables_of(pid_t pid);
 // The number of its pid namespace, as /proc/PID/ns/pid names it; "-" where it cannot be read.

@@ -46,6 +46,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       blockers_(limits_, sessions_, pool_, choice_, kinds_, ledger_,
                 [this](ClientSession& session, CUresult error, const char* why) { ends_.fail(session, error, why); }),
       relocations_(loop, limits_, sessions_, choice_, kinds_, blockers_, ranges_, replays_, [this] { return restarts_.is_idle(); }),
+      spread_(sessions_, pool_),
       probation_(loop, limits_.quarantine.probation, sessions_, ledger_, choice_, relocations_),
       replacements_(loop, limits_, sessions_),
       ends_(loop, limits_,

@@ -20,6 +20,7 @@
 #include "broker/control/life/session_opening.hpp"
 #include "broker/control/placement/probation.hpp"
 #include "broker/control/placement/relocations.hpp"
+#include "broker/control/placement/spread.hpp"
 #include "broker/control/restarts/heap_renewal.hpp"
 #include "broker/control/restarts/restarts.hpp"
 #include "broker/control/restarts/session_handover.hpp"
@@ -90,6 +91,11 @@ class SessionManager final : public ExecutorOwner {
   }
   // Device memory that its clients hold together.
   [[nodiscard]] std::uint64_t namespace_held(const Namespace& of, unsigned device) const;
+  // For who names no device; nothing where this broker does not spread newcomers.
+  [[nodiscard]] Spread::Place place_newcomer(const ClientIdentity& client) {
+    return limits_.spreads_newcomers && facts() != nullptr ? spread_.tell(client, *facts()) : Spread::Place();
+  }
+  [[nodiscard]] Spread& spread() { return spread_; }
   // All that is set, of the session, its namespace and its user.
   [[nodiscard]] SessionTerms terms_of(const ClientSession& session) const;
   [[nodiscard]] DeviceChunks& chunks() { return chunks_; }
@@ -153,6 +159,7 @@ class SessionManager final : public ExecutorOwner {
   ExecutorChoice choice_;
   Blockers blockers_;
   Relocations relocations_;
+  Spread spread_;
   Probation probation_;
   Replacements replacements_;
   SessionEnds ends_;

@@ -12,7 +12,6 @@
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 #include "proto/device_facts.hpp"
-#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -49,6 +48,10 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   asked_.thread_percentage = static_cast<std::uint32_t>(state.number());
   asked_.client_priority = static_cast<std::uint32_t>(state.number());
   if (state.version() >= 11) set_text(asked_.group, state.text());
+  if (state.version() < 13) return;
+  std::vector<unsigned> order(std::min<std::uint64_t>(state.number(), proto::kMaxDevices));
+  for (unsigned& device : order) device = static_cast<unsigned>(state.number());
+  if (!order.empty()) place_ = manager_.spread().adopt(client_, std::move(order), session_ == 0);
 }
 
 void ClientConnection::save(StateWriter& state) const {
@@ -65,6 +68,9 @@ void ClientConnection::save(StateWriter& state) const {
   state.number(asked_.thread_percentage);
   state.number(asked_.client_priority);
   state.text(asked_.group);
+  const std::vector<unsigned> order = place_.order();
+  state.number(order.size());
+  for (const unsigned device : order) state.number(device);
 }
 
 void ClientConnection::resume() {
@@ -280,28 +286,6 @@ void ClientConnection::facts_published() {
 
 void ClientConnection::refuse_sessions() { refusing_ = true; }
 
-// A number that is out of range asks for nothing: libraries of this project read the variables, and leave out what is wrong in them.
-void ClientConnection::on(const proto::ProvisionAsk& request) {
-  const bool can_be_enforced = manager_.facts() != nullptr && manager_.facts()->driver_version >= proto::kFirstDriverWithShares;
-  asked_.thread_percentage = can_be_enforced && request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
-  asked_.client_priority = request.client_priority <= 2 ? request.client_priority : 0;
-  const std::string group = proto::parse_group(request.group).value_or("");
-  const bool has_group = !group.empty() && group != Namespaces::kDefault;
-  set_text(asked_.group, has_group ? group : "");
-  proto::ProvisionTold told;
-  const Namespace* of = nullptr;
-  if (has_group && (of = manager_.namespaces().find_or_make({manager_.limits().house_of(client_.uid), group})) == nullptr) {
-    complain("pid {} ({}) is refused: there are {} namespaces, and its own ({}) would be one more (namespace delete).", client_.pid, client_.command,
-             Namespaces::kMost, group);
-    return answer(told, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
-  }
-  for (unsigned device = 0; device < proto::kMaxDevices; ++device) {
-    const std::uint32_t own = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_.thread_percentage);
-    told.thread_percentage[device] = of != nullptr ? proto::lower_percentage(own, of->thread_percentage) : own;
-  }
-  answer(told, CUDA_SUCCESS);
-}
-
 void ClientConnection::on(const proto::Attach& request) {
   if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
   ClientSession* session = manager_.find(session_);
@@ -310,6 +294,7 @@ void ClientConnection::on(const proto::Attach& request) {
     const CUresult status = manager_.create(client_, request.device, session);
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
     session_ = session->id;
+    place_.has_session();
     session->asked_memory_limit_bytes = std::uint64_t{request.memory_limit_mib} << 20;
     session->asked_thread_percentage = asked_.thread_percentage;
     session->name_space = asked_.group;

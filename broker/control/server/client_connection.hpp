@@ -54,6 +54,7 @@ class ClientConnection {
   // A message of a client that has no handler here does not compile.
   void on(const proto::Hello& request, proto::FileDescriptor pidfd);
   void on(const proto::ProvisionAsk& request);
+  void on(const proto::DeviceOrderAsk& request);
   void on(const proto::Attach& request);
   void on(const proto::ImageOpen& request);
   void on(const proto::ImageOffer& request);
@@ -104,6 +105,7 @@ class ClientConnection {
   ClientIdentity client_;
   std::uint64_t session_ = 0;
   proto::ProvisionAsk asked_;  // nothing, if its client has not asked
+  Spread::Place place_;        // nothing, likewise
   bool attaches_ = false;  // handed over with an Attach under way
   proto::FileDescriptor pidfd_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes the file of SessionCounts, and gives its rows out: one to each session, from its beginning to its end. Where there is no file or no row left
 // the session is served all the same, and what it does is not known.
-// Owned by SessionTable; the control process's thread. Executors write to the rows, and are trusted with numbers that decide nothing.
+// Owned by SessionTable; the control process's thread. Executors write to the rows, and are trusted with numbers that
+// decide where newcomers go (Spread), and nothing else.
 #pragma once
 
 #include <cstdint>

@@ -109,6 +109,11 @@ void ScriptedBroker::answer(const proto::Socket& client, std::uint32_t type, std
     proto::ProvisionTold told;
     std::ranges::fill(told.thread_percentage, ask.thread_percentage);
     (void)proto::send_message(client, told);
+  } else if (type == static_cast<std::uint32_t>(MessageType::device_order_ask)) {
+    proto::DeviceOrderTold told;
+    told.count = devices_;
+    for (std::uint32_t i = 0; i < devices_; ++i) told.device[i] = is_turned_ ? devices_ - 1 - i : i;
+    (void)proto::send_message(client, told);
   } else if (type == static_cast<std::uint32_t>(MessageType::attach)) {
     ++attaches_;
     const proto::FileDescriptor channel = channel_file();

@@ -26,6 +26,7 @@ class ScriptedBroker {
 
   [[nodiscard]] const std::string& directory() const { return directory_; }
   [[nodiscard]] int hellos() const { return hellos_; }
+  void turn_order() { is_turned_ = true; }  // processes that ask see the devices the other way round
   [[nodiscard]] int attaches() const { return attaches_; }
   [[nodiscard]] bool pidfd_was_childs() const { return pidfds_ == hellos_; }
 
@@ -38,6 +39,7 @@ class ScriptedBroker {
   proto::Version version_;
   std::string directory_;
   proto::Socket listener_;
+  std::atomic<bool> is_turned_{false};
   std::atomic<bool> stop_{false};
   std::atomic<int> hellos_{0};
   std::atomic<int> pidfds_{0};

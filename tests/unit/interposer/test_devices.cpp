@@ -71,6 +71,39 @@ TEST_CASE("cuInit fixes the devices, ordinals map to the broker's") {
   CHECK(initialise_devices() == CUDA_ERROR_NO_DEVICE);
 }
 
+TEST_CASE("the broker's order holds for who names no device and has no number of a launcher's") {
+  test::fill_fake_facts(facts(), 3);
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID", "SLURM_STEP_ID"}) unsetenv(name);
+  CHECK(follows_device_order());
+  REQUIRE(initialise_devices(Ordinals{2, 0, 1}) == CUDA_SUCCESS);
+  CHECK(device_count() == 3);
+  CHECK(broker_ordinal(0) == 2);
+  CHECK(device_facts(1) == &facts().device[0]);
+  CHECK(device_of_ordinal(1) == 2);
+  for (const Ordinals& wrong : {Ordinals{2, 0}, Ordinals{2, 0, 0}, Ordinals{3, 0, 1}, Ordinals{2, 1, 0, 0}}) {
+    REQUIRE(initialise_devices(wrong) == CUDA_SUCCESS);
+    CHECK(device_count() == 3);
+    CHECK(broker_ordinal(0) == 0);
+    CHECK(broker_ordinal(2) == 2);
+  }
+  setenv("SLURM_LOCALID", "0", 1);  // a batch script's, and so of all that it starts
+  CHECK(follows_device_order());
+  setenv("SLURM_STEP_ID", "1", 1);
+  CHECK_FALSE(follows_device_order());
+  unsetenv("SLURM_LOCALID");
+  CHECK(follows_device_order());
+  setenv("LOCAL_RANK", "1", 1);
+  CHECK_FALSE(follows_device_order());
+  unsetenv("LOCAL_RANK");
+  setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+  CHECK_FALSE(follows_device_order());
+  REQUIRE(initialise_devices(Ordinals{2, 0, 1}) == CUDA_SUCCESS);
+  CHECK(broker_ordinal(0) == 1);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  test::fill_fake_facts(facts(), 1);
+  CHECK_FALSE(follows_device_order());
+}
+
 TEST_CASE("attributes are the executor's, but for the overrides") {
   test::fill_fake_facts(facts(), 1);
   proto::DeviceFacts& device = facts().device[0];
