@@ -119,6 +119,7 @@ class SessionClient final : private Channel::Guardian {
   // A segment of events of another session; CUDA_ERROR_INVALID_HANDLE: there is none of that name (any more).
   [[nodiscard]] CUresult open_segment(const proto::MemoryName& name, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
                                       std::uint64_t& segment);
+  [[nodiscard]] CUresult open_peer_segment(std::uint64_t address, std::uint64_t& segment);  // pinned memory of another one of this process
 
  private:
   // Keeps the recipe of a call that was answered. False: the executor that answered is gone and so is what it made.

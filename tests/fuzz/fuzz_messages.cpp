@@ -110,6 +110,9 @@ void add_step(Input& input, unsigned connection, unsigned descriptors, const Mes
   append(input, message);
 }
 
+// Often the same, of the first sessions.
+std::uint64_t pinned_address(Random& random) { return 0x4000'0000'0000 + (random() % 2 == 0 ? random() % 4 : random() % (1ull << 21)) * 4096; }
+
 }  // namespace
 
 namespace mpsshim::fuzz {
@@ -123,7 +126,7 @@ Input make_input(Random& random) {
     if (random() % 8 != 0) add_step(input, i, 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 16 == 0)});
   }
   for (std::uint64_t steps = random() % 64; steps > 0; --steps) {
-    switch (random() % 13) {
+    switch (random() % 14) {
       case 0: add_step(input, connection(), 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 3)}); break;
       case 1: add_step(input, connection(), 0, proto::ImageOpen{.size_bytes = size()}); break;
       case 2: {
@@ -137,7 +140,7 @@ Input make_input(Random& random) {
       case 4:
       case 5: {
         proto::SegmentCreate segment{.purpose = static_cast<proto::SegmentPurpose>(random() % 4), .size_bytes = size() / 4096 * 4096};
-        if (random() % 2 == 0) segment.address = 0x4000'0000'0000 + random() % (1ull << 33) / 4096 * 4096;
+        if (random() % 2 == 0) segment.address = pinned_address(random);
         add_step(input, connection(), 0, segment);
         break;
       }
@@ -157,6 +160,10 @@ Input make_input(Random& random) {
       // Of the first sessions, of nobody, and beside.
       case 11:
         add_step(input, connection(), 0, proto::PeerLease{.address = 0x2000'0000'0000 + random() % 8 * (64ull << 30) + random() % (8u << 20)});
+        break;
+      case 12:
+        if (random() % 4 == 0) add_step(input, connection(), 0, proto::DeviceOrderAsk{});
+        add_step(input, connection(), 0, proto::PeerSegment{.address = pinned_address(random)});
         break;
       default:
         add_step(input, connection(), static_cast<unsigned>(random() % 8), proto::Hello{.layout_major = static_cast<std::uint32_t>(random() % 3)});

@@ -182,8 +182,51 @@ TEST_CASE("one program on two devices: threads that let one reach the other, and
 TEST_CASE("one program on two devices: a fault on one that reaches the other") { run_on_two("peer_fault", false); }
 TEST_CASE("one program on two devices: mapped memory for both") { run_on_two("peer_mappings"); }
 TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pools"); }
+TEST_CASE("one program on two devices: pinned memory of either, used by both") { run_on_two("host_memory"); }
+TEST_CASE("one program on two devices: registered memory for both") { run_on_two("registered_memory"); }
+TEST_CASE("one program on two devices: managed memory for both") { run_on_two("managed"); }
+TEST_CASE("one program on two devices: host memory that was there before the second device") { run_on_two("host_memory_before"); }
+TEST_CASE("one program on two devices: what a fault on one costs what it shares with the other") { run_on_two("fault_in_common", false); }
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }
 TEST_CASE("one program on two devices: a fault on one") { run_on_two("fault", false); }
+
+namespace {
+
+struct Rounds {
+  unsigned count = 0;
+  double longest_ms = 0;
+};
+Rounds rounds_of(const std::string& output) {  // "rounds N longest_ms MS"
+  std::istringstream words(output);
+  std::string rounds, longest;
+  Rounds found;
+  words >> rounds >> found.count >> longest >> found.longest_ms;
+  return found;
+}
+
+}  // namespace
+
+// Docs: devices.md, "Nobody waits for ever by us".
+TEST_CASE("kernels that wait for each other on two devices, of two programs, beside two that load and free all the time") {
+  const BrokerFixture broker(three_devices());
+  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+  std::vector<Program> programs;
+  for (const char* topic : {"meetings", "meetings", "churn", "churn"}) {
+    ProgramOptions options;
+    options.arguments = {topic};
+    programs.push_back(broker.start("two_devices", options));
+  }
+  for (Program& program : programs) {
+    const Outcome outcome = program.wait(std::chrono::seconds(100));
+    INFO(outcome.explain() << "--- broker\n" << broker.log());
+    REQUIRE(outcome.ok());
+    const Rounds rounds = rounds_of(outcome.output);
+    CHECK(rounds.count >= 3);
+    CHECK(rounds.longest_ms < 30'000);
+  }
+  CHECK(broker.servers().size() >= 2);
+  REQUIRE(broker.wait_for_clients(0));
+}
 
 namespace {
 

@@ -16,6 +16,7 @@ SessionCondition Investigation::condition_of(const ClientSession& session, bool 
   condition.terminated = session.phase == SessionPhase::terminating;
   condition.ranges = session.more_leases;
   condition.ranges.insert(condition.ranges.end(), session.peer_leases.begin(), session.peer_leases.end());
+  condition.ranges.insert(condition.ranges.end(), session.peer_pinned_leases.begin(), session.peer_pinned_leases.end());
   condition.ranges.push_back(session.device_lease);
   condition.ranges.push_back(session.pinned_lease);
   return condition;

@@ -36,7 +36,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       chunks_(
           limits_.resources.user.device_bytes, sessions_, shares_, [this](const ClientSession& session) { return namespace_left(session); },
           [this](const ClientSession& session) { return others_left(session); }),
-      segments_(sessions_, holdings_, shares_),
+      segments_(sessions_, holdings_, shares_, ranges_),
       ledger_(loop, limits_.quarantine,
               {.programs_known = [this] { opening_.programs_known(); }, .released = [this](const Ward& ward) { choice_.released(ward); }}),
       image_service_(loop, limits_, sessions_, pool_, images_, compilers, linkers),

@@ -34,6 +34,7 @@ void save_memory(StateWriter& state, const ClientSession& session) {
     state.number(static_cast<std::uint32_t>(segment.purpose));
     state.number(segment.address);
     state.number(segment.size_bytes);
+    state.number(segment.is_peers ? 1 : 0);
     state.file(segment.file);
   }
   state.number(session.chunks.all().size());
@@ -87,6 +88,7 @@ void save_session(StateWriter& state, const ClientSession& session) {
   save_leases(state, session.peer_leases);
   state.number(counts.waits);
   state.number(counts.wait_ns);
+  save_leases(state, session.peer_pinned_leases);
 }
 
 }  // namespace
@@ -123,7 +125,8 @@ void SessionHandover::restore_memory(StateReader& state, ClientSession& session,
     const auto purpose = static_cast<proto::SegmentPurpose>(state.number());
     const std::uint64_t address = state.number();
     const std::uint64_t size_bytes = state.number();
-    session.segments.adopt(id, {purpose, address, size_bytes, state.file()});
+    const bool is_peers = state.version() >= 12 && state.number() != 0;
+    session.segments.adopt(id, {purpose, address, size_bytes, state.file(), is_peers});
   }
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
     const std::uint64_t address = state.number();
@@ -195,6 +198,7 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
     counts.wait_ns = state.number();
   }
   session.counts.set(counts);
+  if (state.version() >= 13) session.peer_pinned_leases = restore_leases(state);
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   if (!parts_.ranges.claim(session) || !waits) state.fail();
 }

@@ -68,6 +68,7 @@ class ClientConnection {
   void on(const proto::SegmentOpen& request);
   void on(const proto::LeaseAdd& request);
   void on(const proto::PeerLease& request);
+  void on(const proto::PeerSegment& request);
   void on(const proto::OutputTake& request);
   void on(const proto::LeaseReplace& request);
 

@@ -81,6 +81,16 @@ void ClientConnection::on(const proto::SegmentOpen& request) {
   answer(message, status, {.file = file});
 }
 
+void ClientConnection::on(const proto::PeerSegment& request) {
+  proto::SegmentCreated message;
+  CUresult status = CUDA_SUCCESS;
+  ClientSession* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  int file = -1;
+  status = manager_.segments().open_peers(*session, request, message.segment, file);
+  answer(message, status, {.file = file});
+}
+
 void ClientConnection::on(const proto::MemoryShare& request) {
   proto::MemoryShared message;
   CUresult status = CUDA_SUCCESS;

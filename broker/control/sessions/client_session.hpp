@@ -87,6 +87,7 @@ struct ClientSession {
   proto::Lease pinned_lease;
   std::vector<proto::Lease> more_leases;  // further device ranges
   std::vector<proto::Lease> peer_leases;  // of other sessions of the process, whose device's memory this one's reaches
+  std::vector<proto::Lease> peer_pinned_leases;  // of other sessions of the process, whose pinned memory this one's device reaches
   std::vector<proto::Lease> refused;      // ranges the client could not keep free; never offered to it again
   std::optional<ChannelMemory> channel;
   // What it may have of device memory, 0: no limit, set when it is first opened (MemoryLimits); what its client has asked for itself; what it holds.

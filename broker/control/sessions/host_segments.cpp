@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/sessions/host_segments.hpp"
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -13,13 +14,14 @@ namespace mpsshim::broker::control {
 
 // `make` puts the segment of that id into the session's store.
 template <typename Make>
-CUresult HostSegments::add(ClientSession& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file, Make&& make) {
+CUresult HostSegments::add(ClientSession& session, const proto::SegmentCreate& request, std::uint64_t more_bytes, std::uint64_t& segment, int& file,
+                           Make&& make) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   std::string lack;
   const char* why = nullptr;
   segment = next_segment_++;
   CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
-  if (holdings_.may_hold(session, request.size_bytes, lack)) {
+  if (holdings_.may_hold(session, more_bytes, lack)) {
     status = make(why);
   } else {
     why = lack.c_str();
@@ -37,7 +39,8 @@ CUresult HostSegments::add(ClientSession& session, const proto::SegmentCreate& r
 }
 
 CUresult HostSegments::create(ClientSession& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file) {
-  return add(session, request, segment, file, [&](const char*& why) { return session.segments.create(segment, request, session.pinned_lease, why); });
+  return add(session, request, request.size_bytes, segment, file,
+             [&](const char*& why) { return session.segments.create(segment, request, session.pinned_lease, why); });
 }
 
 CUresult HostSegments::open(ClientSession& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file) {
@@ -56,8 +59,32 @@ CUresult HostSegments::open(ClientSession& session, const proto::SegmentOpen& re
   as_own.purpose = events->purpose;
   as_own.size_bytes = request.size_bytes;
   as_own.address = request.address;
-  return add(session, as_own, segment, file,
-             [&](const char*& why) { return session.segments.open(segment, as_own, *events, session.pinned_lease, why); });
+  return add(session, as_own, as_own.size_bytes, segment, file,
+             [&](const char*& why) { return session.segments.open(segment, as_own, *events, session.pinned_lease, false, why); });
+}
+
+// What is pinned is the owner's, and so is the memory that it takes.
+CUresult HostSegments::open_peers(ClientSession& session, const proto::PeerSegment& request, std::uint64_t& segment, int& file) {
+  for (const auto& [id, owner] : sessions_.all()) {
+    if (id == session.id || owner.phase == SessionPhase::closing || !is_one_process(session.client, owner.client)) continue;
+    const auto found = std::ranges::find_if(owner.segments.all(), [&](const auto& entry) {
+      const Segment& one = entry.second;
+      return one.purpose == proto::SegmentPurpose::pinned && !one.is_peers && one.address == request.address;
+    });
+    if (found == owner.segments.all().end()) continue;
+    proto::SegmentCreate as_there;
+    as_there.purpose = proto::SegmentPurpose::pinned;
+    as_there.size_bytes = found->second.size_bytes;
+    as_there.address = request.address;
+    const CUresult status = add(session, as_there, 0, segment, file, [&](const char*& why) {
+      return session.segments.open(segment, as_there, found->second, owner.pinned_lease, true, why);
+    });
+    if (status == CUDA_SUCCESS) ranges_.hold_pinned_of(session, owner);
+    return status;
+  }
+  complain("{}: asks for pinned memory at {:#x}, which is not another session's of its process; it does not get it.", session.name(),
+           request.address);
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // Clients write into these segments as they like; here it is words.

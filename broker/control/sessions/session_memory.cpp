@@ -47,7 +47,7 @@ CUresult SegmentStore::check(const proto::SegmentCreate& request, const proto::L
 CUresult SegmentStore::create(std::uint64_t id, const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why) {
   if (const CUresult status = check(request, pinned_lease, why); status != CUDA_SUCCESS) return status;
   const char* name = request.purpose == proto::SegmentPurpose::staging ? "mpsshim-staging" : "mpsshim-pinned";
-  Segment segment{request.purpose, request.address, request.size_bytes, proto::create_memory_file(name, request.size_bytes)};
+  Segment segment{request.purpose, request.address, request.size_bytes, proto::create_memory_file(name, request.size_bytes), false};
   if (!segment.file.valid() || !proto::seal(segment.file, proto::Seal::size)) {
     why = "the system gives no memory file (see the broker's limit of open files and its memory limit)";
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -57,9 +57,9 @@ CUresult SegmentStore::create(std::uint64_t id, const proto::SegmentCreate& requ
 }
 
 CUresult SegmentStore::open(std::uint64_t id, const proto::SegmentCreate& request, const Segment& shared, const proto::Lease& pinned_lease,
-                            const char*& why) {
+                            bool is_peers, const char*& why) {
   if (const CUresult status = check(request, pinned_lease, why); status != CUDA_SUCCESS) return status;
-  Segment segment{request.purpose, request.address, request.size_bytes, shared.file.duplicate()};
+  Segment segment{request.purpose, request.address, request.size_bytes, shared.file.duplicate(), is_peers};
   if (!segment.file.valid()) {
     why = "the system gives no descriptor (see the broker's limit of open files)";
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -71,7 +71,7 @@ CUresult SegmentStore::open(std::uint64_t id, const proto::SegmentCreate& reques
 bool SegmentStore::release(std::uint64_t id) {
   const auto found = segments_.find(id);
   if (found == segments_.end()) return false;
-  total_bytes_ -= found->second.size_bytes;
+  if (!found->second.is_peers) total_bytes_ -= found->second.size_bytes;
   segments_.erase(found);
   return true;
 }

@@ -21,6 +21,7 @@ struct Segment {
   std::uint64_t address = 0;  // pinned: in client and executor; staging: 0
   std::uint64_t size_bytes = 0;
   proto::FileDescriptor file;
+  bool is_peers = false;  // pinned memory of another session of the process, in that one's range: it counts as that one's
 };
 
 class SegmentStore {
@@ -30,15 +31,15 @@ class SegmentStore {
 
   // Makes the memory file with its size sealed. On failure `why` says what was wrong with the request.
   [[nodiscard]] CUresult create(std::uint64_t id, const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why);
-  // The same of another session's segment.
+  // The same of another session's segment, within the range that is named.
   [[nodiscard]] CUresult open(std::uint64_t id, const proto::SegmentCreate& request, const Segment& shared, const proto::Lease& pinned_lease,
-                              const char*& why);
+                              bool is_peers, const char*& why);
   [[nodiscard]] const Segment* find(std::uint64_t id) const;
   bool release(std::uint64_t id);
   void clear();
   [[nodiscard]] const std::map<std::uint64_t, Segment>& all() const { return segments_; }
   void adopt(std::uint64_t id, Segment segment) {
-    total_bytes_ += segment.size_bytes;
+    if (!segment.is_peers) total_bytes_ += segment.size_bytes;
     segments_.insert_or_assign(id, std::move(segment));
   }
   [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }

@@ -86,6 +86,13 @@ CUresult SessionRanges::open_peers(ClientSession& session, std::uint64_t address
   return CUDA_ERROR_INVALID_VALUE;
 }
 
+void SessionRanges::hold_pinned_of(ClientSession& session, const ClientSession& owner) {
+  const auto is_its = [&](const proto::Lease& known) { return same_range(known, owner.pinned_lease); };
+  if (std::ranges::any_of(session.peer_pinned_leases, is_its)) return;
+  session.peer_pinned_leases.push_back(owner.pinned_lease);
+  ++also_held_[owner.pinned_lease.address];
+}
+
 void SessionRanges::released(ClientSession& session, std::uint64_t address) {
   for (std::vector<proto::Lease>* leases : {&session.more_leases, &session.peer_leases}) {
     const auto found = std::ranges::find(*leases, address, &proto::Lease::address);
@@ -99,7 +106,9 @@ void SessionRanges::released(ClientSession& session, std::uint64_t address) {
 bool SessionRanges::claim(const ClientSession& session) {
   bool claimed = claim(session.device_lease, false) && claim(session.pinned_lease, false);
   for (const proto::Lease& lease : session.more_leases) claimed = claimed && claim(lease, false);
-  for (const proto::Lease& lease : session.peer_leases) claimed = claimed && claim(lease, true);
+  for (const std::vector<proto::Lease>* leases : {&session.peer_leases, &session.peer_pinned_leases}) {
+    for (const proto::Lease& lease : *leases) claimed = claimed && claim(lease, true);
+  }
   return claimed;
 }
 
@@ -119,6 +128,7 @@ void SessionRanges::let_go(const ClientSession& session) {
   if (!remnants_.keep(session.id, leases)) give_back({leases});
   for (const proto::Lease& lease : session.more_leases) let_go(session, lease);
   for (const proto::Lease& lease : session.peer_leases) let_go(session, lease);
+  for (const proto::Lease& lease : session.peer_pinned_leases) let_go(session, lease);
 }
 
 void SessionRanges::let_go(const ClientSession& session, const proto::Lease& further) {

@@ -16,7 +16,7 @@ CUresult SegmentMap::map(std::uint64_t segment, proto::SegmentPurpose purpose, s
   const std::optional<std::size_t> size = proto::sealed_size(file);
   const bool is_pinned = proto::has_own_address(purpose);
   if (!size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (is_pinned && !lies_in(pinned_lease_.address, pinned_lease_.size_bytes, address, *size)) return CUDA_ERROR_INVALID_VALUE;
+  if (is_pinned && address == 0) return CUDA_ERROR_INVALID_VALUE;
   proto::Mapping mapping = proto::Mapping::map(file, 0, *size, proto::Access::read_write, is_pinned ? address : 0);
   if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
   const unsigned register_flags = CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | (flags & CU_MEMHOSTREGISTER_IOMEMORY);

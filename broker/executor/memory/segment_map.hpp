@@ -26,7 +26,8 @@ class SegmentMap {
   SegmentMap(const Driver& driver, ControlLink& control, std::uint64_t session, proto::Lease pinned_lease);
   SegmentMap(const SegmentMap&) = delete;
 
-  // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, inside the pinned lease.
+  // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, which the
+  // control process has found to lie in the pinned lease, or to be that of such memory of another session of the process.
   [[nodiscard]] CUresult map(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
                              const proto::FileDescriptor& file, std::uint64_t& device_address);
   // The device address of a segment that is mapped.

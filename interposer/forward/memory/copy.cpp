@@ -93,6 +93,10 @@ CUresult classify(std::uint64_t& address, std::uint64_t bytes, Named named, Spac
     space = Space::device;
     return CUDA_SUCCESS;
   }
+  if (has_several_sessions() && PinnedMemory::is_open_here(address, bytes)) {
+    space = Space::registered_host;
+    return CUDA_SUCCESS;
+  }
   // Here it is an address range that is kept free: nothing can be read there.
   if (has_several_sessions() && session_holding(address)) return CUDA_ERROR_NOT_SUPPORTED;
   space = Space::pageable;

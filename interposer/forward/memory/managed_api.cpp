@@ -6,10 +6,12 @@
 #include <optional>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
 #include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -18,8 +20,16 @@ using namespace forward;
 
 namespace {
 
+// Managed memory is every device's: a call in a stream of any means what some session has made.
+std::uint32_t home_of(CUdeviceptr address) {
+  if (!has_several_sessions()) return 0;
+  const auto made = session_that_made(address);
+  return made ? *made : session_holding(address).value_or(ActingSession::index());
+}
+
 // The managed allocation or variable that holds `address`, wherever it lives.
 std::optional<AddressRange> managed_range(CUdeviceptr address) {
+  const ActingSession acting(home_of(address));
   std::optional<ManagedMemory::Found> migrating;
   if (ManagedMemory::instance().look(address, migrating)) return migrating ? std::optional(migrating->range) : std::nullopt;
   const auto found = PinnedMemory::instance().find(address);
@@ -27,6 +37,7 @@ std::optional<AddressRange> managed_range(CUdeviceptr address) {
 }
 
 bool migrates(CUdeviceptr address) {
+  const ActingSession acting(home_of(address));
   std::optional<ManagedMemory::Found> found;
   return ManagedMemory::instance().look(address, found);
 }
@@ -64,8 +75,11 @@ int device_of(const CUmemLocation& location) {
 }
 
 CUresult move_to(AddressRange pages, const CUmemLocation& location, Stream& stream) {
+  const std::uint32_t own = ActingSession::index();
+  const ActingSession acting(home_of(pages.address));
   ManagedAdvice::instance().change(pages, [&](Advice& advice) { advice.last_prefetch = location; });
-  if (!migrates(pages.address) || stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  const bool is_elsewhere = ActingSession::index() != own;  // what migrates lives on one device
+  if (is_elsewhere || !migrates(pages.address) || stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return ManagedMemory::instance().prefetch_to_device(pages);
   return ManagedMemory::instance().prefetch_to_host(pages, stream);
 }
@@ -248,7 +262,7 @@ CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t lengt
   if (flags == CU_MEM_ATTACH_SINGLE && (hStream == nullptr || hStream == CU_STREAM_LEGACY)) return CUDA_ERROR_INVALID_VALUE;
   const auto found = managed_range(dptr);
   if (!found || found->address != dptr || (length != 0 && length != found->size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return migrates(dptr) ? ManagedMemory::instance().attach(dptr, flags, *stream) : CUDA_SUCCESS;
+  return migrates(dptr) && home_of(dptr) == ActingSession::index() ? ManagedMemory::instance().attach(dptr, flags, *stream) : CUDA_SUCCESS;
 }
 
 }  // namespace mpsshim::interposer::api

@@ -126,8 +126,6 @@ CUresult cuMemFreeHost(void* p) {
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
-  if (has_several_sessions() && current_session() != ActingSession::index())
-    return CUDA_ERROR_NOT_SUPPORTED;  // only the device that it was made for sees it
   if (pdptr == nullptr || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto address = reinterpret_cast<std::uintptr_t>(p);

@@ -18,8 +18,6 @@
 
 namespace mpsshim::interposer::forward {
 
-namespace {}  // namespace
-
 PinnedMemory& PinnedMemory::instance() {
   return PerSession<PinnedMemory>::get([] { return new PinnedMemory(); });
 }
@@ -158,10 +156,16 @@ CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {
     give_back(address, allocation.mapped_bytes);
     return error;
   }
-  const std::lock_guard lock(mutex_);
-  allocations_.emplace(address, allocation);
+  const bool is_programs = allocation.is_programs();
+  {
+    const std::lock_guard lock(mutex_);
+    allocations_.emplace(address, std::move(allocation));
+  }
   pointer = host_pointer(address);
-  return CUDA_SUCCESS;
+  if (!is_programs || !has_several_sessions()) return CUDA_SUCCESS;
+  const CUresult error = open_elsewhere(address);
+  if (error != CUDA_SUCCESS) (void)release(pointer);
+  return error;
 }
 
 CUresult PinnedMemory::free(void* pointer) {
@@ -171,6 +175,7 @@ CUresult PinnedMemory::free(void* pointer) {
     if (!allocations_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  if (has_several_sessions()) finish_elsewhere(address);
   return release(pointer);
 }
 
@@ -178,11 +183,15 @@ CUresult PinnedMemory::release(void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   Allocation allocation;
   {
-    const std::lock_guard lock(mutex_);
-    const auto found = allocations_.find(address);
-    if (found == allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
-    allocation = found->second;
-    allocations_.erase(found);
+    const std::lock_guard opened(opening());
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = allocations_.find(address);
+      if (found == allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
+      allocation = found->second;
+      allocations_.erase(found);
+    }
+    close_elsewhere(allocation);
   }
   proto::SegmentUnmapRecord record{};
   record.segment = allocation.segment;

@@ -52,9 +52,15 @@ class PinnedMemory {
     bool is_alias = false;
     std::uint64_t buffer_id = 0;
   };
+  // Another session's that the acting one's device reaches.
+  [[nodiscard]] static bool is_open_here(std::uint64_t address, std::uint64_t bytes);
   // The allocation or variable that holds `address`.
   [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
   void free_all_of(CUcontext context);
+
+  // All devices of the process reach what a program pins or has managed, in whichever session it was made (pinned_elsewhere.cpp). For the acting
+  // session, once it is attached: what others have made is mapped in its executor as well, and from now on so is what they make.
+  [[nodiscard]] static CUresult join();
 
  private:
   struct Allocation {
@@ -73,6 +79,10 @@ class PinnedMemory {
     std::shared_ptr<proto::FileDescriptor> file;
     dev_t device = 0;
     ino_t inode = 0;
+    std::map<std::uint32_t, std::uint64_t> elsewhere;  // the segment's number in each other session that has it mapped
+
+    // Not what this library has for itself.
+    [[nodiscard]] bool is_programs() const { return context != nullptr || is_managed; }
   };
 
   [[nodiscard]] CUresult allocate(Allocation allocation, void*& pointer);
@@ -80,6 +90,15 @@ class PinnedMemory {
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
   [[nodiscard]] bool map_alias(std::uint64_t alias, void* to, int sharing);
   void give_back(std::uint64_t address, std::uint64_t mapped_bytes);
+  // In the other sessions that are attached.
+  [[nodiscard]] CUresult open_elsewhere(std::uint64_t address);
+  [[nodiscard]] CUresult open_in(std::uint32_t other, std::uint64_t address);
+  void finish_elsewhere(std::uint64_t address);
+  static void close_elsewhere(const Allocation& allocation);
+  [[nodiscard]] std::vector<std::uint64_t> addresses() const;
+
+  // While a segment is opened or closed in other sessions: one at a time in the process, before mutex_ of any.
+  [[nodiscard]] static Mutex& opening();
 
   mutable Mutex mutex_;
   DeviceHeap addresses_ GUARDED_BY(mutex_);  // of the pinned lease; its one chunk

@@ -81,6 +81,48 @@ void map_in_range(RawSession& other, const proto::Lease& owners, std::uint64_t c
   if (!may_fill(other, chunk)) throw Failure("the end of a range that is in use is not refused");
 }
 
+std::uint32_t ask_for_segment(RawSession& session, std::uint64_t address, std::uint64_t& segment) {
+  proto::PeerSegment request;
+  request.address = address;
+  const auto answer = session.connection.ask<proto::SegmentCreated>(request);
+  segment = answer.segment;
+  return answer.header.status;
+}
+
+// Pinned memory of the owner's: where it begins, for its process's other session, once that has mapped it.
+void use_pinned(RawSession& owner, RawSession& other) {
+  constexpr std::uint64_t kBytes = 2 * proto::kPageBytes;
+  proto::SegmentCreate create;
+  create.purpose = proto::SegmentPurpose::pinned;
+  create.size_bytes = kBytes;
+  const std::uint64_t address = create.address = owner.attached.pinned_lease.address;
+  const auto made = owner.connection.ask<proto::SegmentCreated>(create);
+  require_status(owner.call(proto::SegmentMapRecord{made.segment, 0, 0}), true, "the owner's segment");
+  if (!may_fill(owner, address)) throw Failure("the owner does not reach its pinned memory");
+  std::uint64_t segment = 0;
+  constexpr std::uint64_t kBegin = 0x2000'0000'0000, kEnd = 0x5000'0000'0000, kStep = 32ull << 30;
+  for (std::uint64_t place = kBegin; place < kEnd; place += kStep) {
+    if (place != address && ask_for_segment(other, place, segment) == 0) throw Failure("pinned memory is given that is nobody's, or a stranger's");
+  }
+  for (const std::uint64_t place : {address + 1, address + proto::kPageBytes, address - proto::kPageBytes, other.attached.pinned_lease.address}) {
+    if (ask_for_segment(other, place, segment) == 0) throw Failure("pinned memory is given that does not begin there");
+  }
+  if (ask_for_segment(owner, address, segment) == 0) throw Failure("a session is given its own pinned memory as another's");
+  if (may_fill(other, address)) throw Failure("pinned memory is reached that was not asked for");
+  if (ask_for_segment(other, address, segment) != 0) throw Failure("the process's own pinned memory is not given");
+  if (may_fill(other, address)) throw Failure("pinned memory is reached before it is mapped");
+  require_status(other.call(proto::SegmentMapRecord{segment, 0, 0}), true, "the owner's pinned memory");
+  if (!may_fill(other, address + kBytes - 1) || may_fill(other, address + kBytes)) throw Failure("what is mapped is not what is reached");
+  other.post(proto::SegmentUnmapRecord{segment});
+  if (may_fill(other, address) || !may_fill(owner, address))
+    throw Failure("pinned memory is reached that was unmapped, or is not its owner's any more");
+  // Left mapped when both are killed.
+  for (int i = 0; ask_for_segment(other, address, segment) != 0; ++i, usleep(1'000)) {
+    if (i == 2'000) throw Failure("the pinned memory is not given again");
+  }
+  require_status(other.call(proto::SegmentMapRecord{segment, 0, 0}), true, "the owner's pinned memory again");
+}
+
 // The range, until its end has got through to everybody.
 void map_again(RawSession& other, const proto::Lease& owners, std::uint64_t chunk, proto::MemoryId memory) {
   for (int i = 0; i < 2'000; ++i, usleep(1'000)) {
@@ -129,6 +171,7 @@ std::string peers(Hostile& hostile, std::uint64_t address) {
   const proto::MemoryId memory = proto::MemoryId::make(1, 1);
   open(owner, chunk, other, memory);
 
+  use_pinned(owner, other);
   require_status(map(other, chunk, memory), false, "a mapping in a range that it was not given");
   require_status(other.call(proto::LeaseUseRecord{owners.address}), false, "the use of a range that it was not given");
   look_for_ranges(other, owners);

@@ -87,4 +87,16 @@ void peer_copies(Sides& sides);
 void peer_mappings(Sides& sides);
 void peer_pools(Sides& sides);
 
+// two_devices_meet.cpp
+void meetings(Sides& sides);
+void churn(Sides& sides);
+
+
+// two_devices_host.cpp
+void host_memory(Sides& sides);
+void registered_memory(Sides& sides);
+void managed(Sides& sides);
+void fault_in_common(Sides& sides);
+void host_memory_before(Sides& sides);  // makes its sides itself
+
 }  // namespace mpsshim::test
