@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions behind which two- and three-dimensional copies stand (CUDA Driver API manual, "Memory Management").
-// Descriptions that name an array go to forward/arrays; between two devices' contexts there are none.
+// Descriptions that name an array go to forward/arrays.
 #include <algorithm>
+#include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/across_sessions.hpp"
@@ -117,7 +119,45 @@ std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY2D* copy) {
   volume.Depth = 1;
   return with_array(&volume);
 }
-std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY3D_PEER*) { return std::nullopt; }
+// The session whose memory an end of a copy between contexts is.
+std::uint32_t session_of_context(CUcontext handle) {
+  const auto context = find_context_or_current(handle);
+  return context ? session_of(context->device) : ActingSession::index();
+}
+CUDA_MEMCPY3D without_contexts(const CUDA_MEMCPY3D_PEER& copy) {
+  CUDA_MEMCPY3D volume{};
+  volume.srcXInBytes = copy.srcXInBytes;
+  volume.srcY = copy.srcY;
+  volume.srcZ = copy.srcZ;
+  volume.srcLOD = copy.srcLOD;
+  volume.srcMemoryType = copy.srcMemoryType;
+  volume.srcHost = copy.srcHost;
+  volume.srcDevice = copy.srcDevice;
+  volume.srcArray = copy.srcArray;
+  volume.srcPitch = copy.srcPitch;
+  volume.srcHeight = copy.srcHeight;
+  volume.dstXInBytes = copy.dstXInBytes;
+  volume.dstY = copy.dstY;
+  volume.dstZ = copy.dstZ;
+  volume.dstLOD = copy.dstLOD;
+  volume.dstMemoryType = copy.dstMemoryType;
+  volume.dstHost = copy.dstHost;
+  volume.dstDevice = copy.dstDevice;
+  volume.dstArray = copy.dstArray;
+  volume.dstPitch = copy.dstPitch;
+  volume.dstHeight = copy.dstHeight;
+  volume.WidthInBytes = copy.WidthInBytes;
+  volume.Height = copy.Height;
+  volume.Depth = copy.Depth;
+  return volume;
+}
+// Within a device. Arrays of two in the order of a stream are not offered.
+std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY3D_PEER* copy) {
+  if (copy == nullptr || check_contexts(copy->srcContext, copy->dstContext) != CUDA_SUCCESS) return std::nullopt;
+  if (session_of_context(copy->srcContext) != session_of_context(copy->dstContext)) return std::nullopt;
+  const CUDA_MEMCPY3D volume = without_contexts(*copy);
+  return with_array(&volume);
+}
 
 template <typename Description>
 CUresult copy(Stream& stream, const Description* description, Completion completion) {
@@ -161,6 +201,42 @@ CUresult copy_later(const Description* description, CUstream handle) {
   return stream != nullptr ? copy(*stream, description, Completion::as_posted) : CUDA_ERROR_INVALID_HANDLE;
 }
 
+bool array_is_across(const CUDA_MEMCPY3D_PEER& copy) {
+  if (check_contexts(copy.srcContext, copy.dstContext) != CUDA_SUCCESS) return false;
+  return names_array(without_contexts(copy)) && session_of_context(copy.srcContext) != session_of_context(copy.dstContext);
+}
+
+// What an array holds is at no address, so no other device's session reaches it: it goes through memory of the process, and is there when this
+// returns.
+CUresult copy_array_across(const CUDA_MEMCPY3D_PEER& copy) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  CUDA_MEMCPY3D first = without_contexts(copy), second = first;
+  std::size_t bytes = 0, slice = 0;
+  if (__builtin_mul_overflow(copy.WidthInBytes, copy.Height, &slice) || __builtin_mul_overflow(slice, copy.Depth, &bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) return CUDA_SUCCESS;
+  std::vector<std::byte> between(bytes);
+  first.dstXInBytes = first.dstY = first.dstZ = 0;
+  first.dstMemoryType = CU_MEMORYTYPE_HOST;
+  first.dstHost = between.data();
+  first.dstPitch = copy.WidthInBytes;
+  first.dstHeight = copy.Height;
+  second.srcXInBytes = second.srcY = second.srcZ = 0;
+  second.srcMemoryType = CU_MEMORYTYPE_HOST;
+  second.srcHost = between.data();
+  second.srcPitch = copy.WidthInBytes;
+  second.srcHeight = copy.Height;
+  first.dstLOD = second.srcLOD = 0;
+  {
+    const ActingSession acting(session_of_context(copy.srcContext));
+    if (const CUresult error = copy_now(&first); error != CUDA_SUCCESS) return error;
+  }
+  const ActingSession acting(session_of_context(copy.dstContext));
+  if (const CUresult error = copy_now(&second); error != CUDA_SUCCESS) return error;
+  Stream* const stream = Streams::instance().default_stream();
+  return stream != nullptr ? Streams::instance().synchronize(*stream) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 }  // namespace
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) { return copy_now(pCopy); }
@@ -168,7 +244,10 @@ CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) { return copy_now(pC
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) { return copy_later(pCopy, hStream); }
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) { return copy_now(pCopy); }
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) { return copy_later(pCopy, hStream); }
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) { return copy_now(pCopy); }
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
+  const bool is_array_across = pCopy != nullptr && has_several_sessions() && array_is_across(*pCopy);
+  return is_array_across ? copy_array_across(*pCopy) : copy_now(pCopy);
+}
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) { return copy_later(pCopy, hStream); }
 
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {

@@ -296,6 +296,7 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"peer_copies", peer_copies},
     {"peer_mappings", peer_mappings},
     {"peer_pools", peer_pools},
+    {"peer_arrays", peer_arrays},
     {"fault_in_common", fault_in_common},
     {"meetings", meetings},
     {"churn", churn},

@@ -91,6 +91,8 @@ void peer_pools(Sides& sides);
 void meetings(Sides& sides);
 void churn(Sides& sides);
 
+// two_devices_arrays.cpp
+void peer_arrays(Sides& sides);
 
 // two_devices_host.cpp
 void host_memory(Sides& sides);
