@@ -90,6 +90,48 @@ TEST_CASE("four of launch_storm at once") { run_together(std::vector<Example>(4,
 TEST_CASE("four of managed_histogram at once") { run_together(std::vector<Example>(4, example("managed_histogram"))); }
 TEST_CASE("one of each example at once") { run_together(kExamples); }
 
+// Programs that use all devices that there are; one of them needs two.
+const std::vector<Example> kOnSeveral = {
+    {"peer_copy", {"50000"}, "between two devices right"},
+    {"sum_on_all", {"100000"}, "right."},
+    {"conjugate_gradient", {"2000"}, "solution right"},
+};
+
+void run_on_devices(const std::vector<Example>& examples, unsigned devices) {
+  BrokerOptions options;
+  options.environment["MPSSHIM_CPU_DEVICES"] = std::to_string(devices);
+  const BrokerFixture broker(options);
+  std::vector<Program> programs;
+  for (const Example& each : examples) {
+    ProgramOptions program;
+    program.arguments = each.small;
+    programs.push_back(broker.start(each.name, program));
+  }
+  for (std::size_t i = 0; i < programs.size(); ++i) {
+    const Outcome outcome = programs[i].wait(std::chrono::seconds(90));
+    if (outcome.errors.find("it needs two devices") != std::string::npos && on_gpu()) MPSSHIM_SKIP("the machine has one GPU");
+    require_right(examples[i], outcome, broker);
+  }
+  REQUIRE(broker.wait_for_clients(0));
+}
+
+TEST_CASE("examples on two devices, each alone") {
+  for (const Example& each : kOnSeveral) run_on_devices({each}, 2);
+}
+TEST_CASE("examples on four devices at once, two of each") {
+  std::vector<Example> twice = kOnSeveral;
+  twice.insert(twice.end(), kOnSeveral.begin(), kOnSeveral.end());
+  run_on_devices(twice, 4);
+}
+TEST_CASE("examples for several devices do with one, but for the one that needs two") {
+  run_on_devices({kOnSeveral[1], kOnSeveral[2]}, 1);
+  const BrokerFixture broker;
+  if (on_gpu()) MPSSHIM_SKIP("a GPU more or less is the machine's");
+  const Outcome outcome = broker.run("peer_copy", kOnSeveral[0].small);
+  CHECK_FALSE(outcome.ok());
+  CHECK(outcome.errors.find("it needs two devices, and sees 1") != std::string::npos);
+}
+
 TEST_CASE("sixteen programs at once, one process on the GPU") {
   const BrokerFixture broker;
   std::vector<Example> examples;
