@@ -6,6 +6,7 @@
 #include <string>
 
 #include "interposer/forward/functions.hpp"
+#include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
@@ -39,14 +40,21 @@ bool at_home(CUlibrary handle, F&& f) {
 CUresult load(CUlibrary handle, Library*& library) {
   std::optional<KnownImages::Told> told;
   bool has_objects = false;
+  bool is_reached = true;
+  ManagedBlock::Variables managed;
   const bool is_there = at_home(handle, [&](const Library& found) {
     told = session().told_by(found.module->image);
     has_objects = found.module->has_objects;
+    if (found.module->managed == nullptr) return;
+    managed = found.module->managed->variables;
+    is_reached = PinnedMemory::instance().find(managed.begin()->second.range.address).has_value();
   });
   if (!is_there) return CUDA_ERROR_INVALID_HANDLE;
-  if (!told) return CUDA_ERROR_NOT_SUPPORTED;  // with __managed__ variables: its image was made for one session
+  if (!told || !is_reached) return CUDA_ERROR_NOT_SUPPORTED;  // its __managed__ variables migrate, to and from one device
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
-  return Modules::instance().adopt_library(*told, has_objects, id_of<proto::HandleKind::library>(handle), library);
+  const CUresult error = Modules::instance().adopt_library(*told, has_objects, id_of<proto::HandleKind::library>(handle), library);
+  if (error == CUDA_SUCCESS) library->module->managed_elsewhere = std::move(managed);
+  return error;
 }
 
 Library* find_or_load(Counterparts& own, CUlibrary handle) REQUIRES(own.mutex) {

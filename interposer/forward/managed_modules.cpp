@@ -44,9 +44,9 @@ CUresult Modules::initialise_managed(Module& module) {
 }
 
 CUresult Modules::get_managed(const Module& module, std::string_view name, Global& global) {
-  if (module.managed == nullptr) return CUDA_ERROR_NOT_FOUND;
-  const auto found = module.managed->variables.find(name);
-  if (found == module.managed->variables.end()) return CUDA_ERROR_NOT_FOUND;
+  const ManagedBlock::Variables& variables = module.managed != nullptr ? module.managed->variables : module.managed_elsewhere;
+  const auto found = variables.find(name);
+  if (found == variables.end()) return CUDA_ERROR_NOT_FOUND;
   global = {found->second.range.address, found->second.range.size_bytes};
   return CUDA_SUCCESS;
 }

@@ -144,10 +144,10 @@ CUresult Modules::unload(proto::ModuleId id) {
   Module& module = *known;
   module.mutex.assume_held();  // CUDA forbids using a handle while it is destroyed
   // Its next owner writes there.
-  if (module.managed != nullptr) {
+  if (module.managed != nullptr || !module.managed_elsewhere.empty()) {
     if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
-    ManagedBlocks::instance().give_back(std::move(module.managed));
   }
+  if (module.managed != nullptr) ManagedBlocks::instance().give_back(std::move(module.managed));
   const CUresult error = session().channel().post<proto::ModuleUnloadRecord>({}, 0, [&](proto::ModuleUnloadRecord& record, std::byte*, Place place) {
     module.mutex.assume_held();
     record.module = module.id;
@@ -240,7 +240,7 @@ CUresult Modules::adopt_library(const KnownImages::Told& told, bool has_objects,
   Module* module = nullptr;
   std::vector<std::byte> wanted;
   if (const CUresult error = load_image(image, none, nullptr, module, wanted, has_objects); error != CUDA_SUCCESS) return error;
-  if (module == nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // __managed__ variables, which lie at one address for all devices
+  if (module == nullptr) return CUDA_ERROR_MPS_RPC_FAILURE;  // an image has the places of its __managed__ variables
   if (const CUresult error = add_library(*module, library); error != CUDA_SUCCESS) return error;
   library->origin = origin;
   return CUDA_SUCCESS;
@@ -285,6 +285,7 @@ CUresult Modules::renew(Library& library) {
   if (fresh == nullptr) return CUDA_ERROR_MPS_RPC_FAILURE;
   library.module = fresh;
   fresh->managed = std::move(old->managed);  // a reset has waited for all work
+  fresh->managed_elsewhere = std::move(old->managed_elsewhere);
   if (fresh->managed != nullptr) {
     if (const CUresult error = initialise_managed(*fresh); error != CUDA_SUCCESS) return error;
   }

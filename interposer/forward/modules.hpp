@@ -38,6 +38,7 @@ struct Module {
   RecipeBook::Key recipe = 0;
   std::uint64_t image = 0;                // known to the control process for the life of the session
   std::unique_ptr<ManagedBlock> managed;  // its __managed__ variables, if it has any: `image` is the placed one
+  ManagedBlock::Variables managed_elsewhere;  // of a library that another session has loaded first: they are that one's
   bool has_objects = false;               // of a linked image: what it was linked of is at hand
   bool has_writable_globals = false;      // kernels may have changed what loading gives
 

@@ -186,8 +186,10 @@ TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pool
 TEST_CASE("one program on two devices: pinned memory of either, used by both") { run_on_two("host_memory"); }
 TEST_CASE("one program on two devices: registered memory for both") { run_on_two("registered_memory"); }
 TEST_CASE("one program on two devices: managed memory for both") { run_on_two("managed"); }
+TEST_CASE("one program on two devices: a library's managed variable, one for both") { run_on_two("managed_variables"); }
 TEST_CASE("one program on two devices: host memory that was there before the second device") { run_on_two("host_memory_before"); }
 TEST_CASE("one program on two devices: what a fault on one costs what it shares with the other") { run_on_two("fault_in_common", false); }
+TEST_CASE("one program on two devices: work that waits for what has faulted on the other") { run_on_two("fault_awaited", false); }
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }
 TEST_CASE("one program on two devices: a fault on one") { run_on_two("fault", false); }
 

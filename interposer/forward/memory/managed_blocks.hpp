@@ -23,10 +23,11 @@ struct ManagedBlock {
     AddressRange range;
     bool starts_as_zeroes = false;
   };
+  using Variables = std::map<std::string, Variable, std::less<>>;
   std::uint64_t original = 0;  // the image as the program gave it
   std::uint64_t image = 0;     // the one to load
   AddressRange memory;         // whole pages
-  std::map<std::string, Variable, std::less<>> variables;
+  Variables variables;
 };
 
 class ManagedBlocks {

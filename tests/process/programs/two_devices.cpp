@@ -247,6 +247,13 @@ class Conversing {
       more_[i].push_back(0);
       CU(cuMemAlloc(&more_[i].back(), std::size_t{64} << 20));
       CU(cuMemsetD32(more_[i].back(), 0, kWords));
+      void* pinned = nullptr;
+      CU(cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+      std::memset(pinned, 0, kBytes);
+      more_[i].push_back(reinterpret_cast<CUdeviceptr>(pinned));
+      more_[i].push_back(0);
+      CU(cuMemAllocManaged(&more_[i].back(), kBytes, CU_MEM_ATTACH_GLOBAL));
+      std::memset(reinterpret_cast<void*>(more_[i].back()), 0, kBytes);  // NOLINT(performance-no-int-to-ptr)
     }
     more_[1].push_back(map_for_both(sides_));
     CU(cuMemsetD32(more_[1].back(), 0, kWords));
@@ -298,11 +305,13 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"peer_pools", peer_pools},
     {"peer_arrays", peer_arrays},
     {"fault_in_common", fault_in_common},
+    {"fault_awaited", fault_awaited},
     {"meetings", meetings},
     {"churn", churn},
     {"host_memory", host_memory},
     {"registered_memory", registered_memory},
     {"managed", managed},
+    {"managed_variables", managed_variables},
     {"host_memory_before", host_memory_before},
 };
 

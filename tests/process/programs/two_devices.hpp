@@ -98,7 +98,9 @@ void peer_arrays(Sides& sides);
 void host_memory(Sides& sides);
 void registered_memory(Sides& sides);
 void managed(Sides& sides);
+void managed_variables(Sides& sides);
 void fault_in_common(Sides& sides);
+void fault_awaited(Sides& sides);
 void host_memory_before(Sides& sides);  // makes its sides itself
 
 }  // namespace mpsshim::test

@@ -156,6 +156,11 @@ void fault_in_common(Sides& sides) {
   CU(cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
   CUevent event = nullptr;
   CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  int are_peers = 0;
+  CU(cuDeviceCanAccessPeer(&are_peers, sides[0].device, sides[1].device));
+  sides[0].use();
+  if (are_peers != 0) CU(cuCtxEnablePeerAccess(sides[1].context, 0));
+  sides[1].use();
   sides[1].launch_fill(0x10, 1);
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(sides[1].stream));
   // What names the device that had it.
@@ -164,11 +169,16 @@ void fault_in_common(Sides& sides) {
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&more, kBytes));
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuEventRecord(event, sides[1].stream));
   sides[0].use();
+  CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemFreeHost(pinned));
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemsetD32(sides[1].data, 1, kWords));
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(sides[1].stream));
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpyPeer(sides[0].data, sides[0].context, sides[1].data, sides[1].context, kBytes));
   // What does not.
   CU(cuCtxSynchronize());
+  if (are_peers != 0) {  // what was reached before is reached still
+    sides[0].launch_fill(sides[1].data, 3);
+    CU(cuStreamSynchronize(sides[0].stream));
+  }
   CU(cuMemAlloc(&more, kBytes));
   sides[0].launch_fill(more, 3);
   CU(cuStreamSynchronize(sides[0].stream));
@@ -184,6 +194,49 @@ void fault_in_common(Sides& sides) {
     require_index(found, 5, "host memory after a fault");
   }
   CU(cuMemFreeHost(fresh));
+}
+
+// What waits for work that has faulted is never made: the device that waits has the error, too.
+void fault_awaited(Sides& sides) {
+  sides[1].use();
+  CUevent event = nullptr;
+  CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  sides[1].launch_fill(0x10, 1);
+  CU(cuEventRecord(event, sides[1].stream));
+  sides[0].use();
+  CU(cuStreamWaitEvent(sides[0].stream, event, 0));
+  sides[0].launch_add(sides[0].data, 1);
+  CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(sides[0].stream));
+  CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+}
+
+// A library's __managed__ variable is one for all devices.
+void managed_variables(Sides& sides) {
+  for (unsigned round = 0; round < 3; ++round) {
+    const Side &first = sides[round % 2], &second = sides[1 - round % 2];
+    first.use();
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    CU(cuLibraryLoadData(&library, kManagedPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    CU(cuLibraryGetKernel(&kernel, library, "count"));
+    for (unsigned i = 0; i < 6; ++i) {
+      const Side& side = i % 2 == 0 ? first : second;
+      side.use();
+      CUfunction function = nullptr;
+      CU(cuKernelGetFunction(&function, kernel));
+      CUdeviceptr out = side.data, counter = 0;
+      void* arguments[] = {&out};
+      CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, side.stream, arguments, nullptr));
+      CU(cuStreamSynchronize(side.stream));
+      size_t bytes = 0;
+      CU(cuLibraryGetManaged(&counter, &bytes, library, "counter"));
+      require(bytes == sizeof(unsigned), "a managed variable is of another size");
+      const unsigned found = *reinterpret_cast<const volatile unsigned*>(counter);  // NOLINT(performance-no-int-to-ptr)
+      require(found == 6 + i, "a managed variable that both devices count up is " + std::to_string(found));
+      require(side.read(side.data)[0] == 6 + i, "what a kernel has read of a managed variable");
+    }
+    CU(cuLibraryUnload(library));
+  }
 }
 
 }  // namespace mpsshim::test
