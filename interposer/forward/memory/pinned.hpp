@@ -43,6 +43,7 @@ class PinnedMemory {
   [[nodiscard]] CUresult free(void* pointer);
   // The same without waiting: work under way may use it to its end, in the executor; nobody here does.
   [[nodiscard]] CUresult release(void* pointer);
+  void finish_elsewhere(std::uint64_t address);  // waits for the work of other sessions that have the allocation open
   struct Found {
     AddressRange range;
     std::uint32_t flags = 0;
@@ -93,7 +94,6 @@ class PinnedMemory {
   // In the other sessions that are attached.
   [[nodiscard]] CUresult open_elsewhere(std::uint64_t address);
   [[nodiscard]] CUresult open_in(std::uint32_t other, std::uint64_t address);
-  void finish_elsewhere(std::uint64_t address);
   static void close_elsewhere(const Allocation& allocation);
   [[nodiscard]] std::vector<std::uint64_t> addresses() const;
 

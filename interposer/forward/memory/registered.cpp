@@ -108,11 +108,15 @@ std::uint64_t RegisteredMemory::exchange(AddressRange range, std::uint32_t flags
 
 CUresult RegisteredMemory::remove(std::uint64_t address) {
   const std::lock_guard ordering(order_mutex_);
+  std::uint64_t alias = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (!registrations_.contains(address)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    const auto found = registrations_.find(address);
+    if (found == registrations_.end()) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    alias = found->second.alias;
   }
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  if (alias != 0 && has_several_sessions()) PinnedMemory::instance().finish_elsewhere(alias);
   Registration registration;
   {
     const std::lock_guard lock(mutex_);

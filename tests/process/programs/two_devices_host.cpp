@@ -98,9 +98,14 @@ void registered_memory(Sides& sides) {
       CU(cuMemHostGetDevicePointer(&device, memory.get(), 0));
       require_written(*side, device, memory.get(), 3 + by, "a kernel on registered memory");
     }
+    // Behind the other's work.
+    CUdeviceptr device = 0;
     other.use();
+    CU(cuMemHostGetDevicePointer(&device, memory.get(), 0));
+    other.launch_fill(device, 11 + by);
+    owner.use();
     CU(cuMemHostUnregister(memory.get()));
-    require_in(memory.get(), 3 + by, "memory that is no longer registered");
+    require_in(memory.get(), 11 + by, "memory that is no longer registered");
   }
 }
 
