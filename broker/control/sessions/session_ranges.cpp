@@ -78,6 +78,7 @@ CUresult SessionRanges::open_peers(ClientSession& session, std::uint64_t address
     if (facts.peer[session.device][other.device].can_access == 0) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     lease = *range;
     if (std::ranges::any_of(session.peer_leases, [&](const proto::Lease& known) { return same_range(known, lease); })) return CUDA_SUCCESS;
+    if (count_without_owner(session.peer_leases) >= limits_.resources.further_leases) return CUDA_ERROR_OUT_OF_MEMORY;
     session.peer_leases.push_back(lease);
     ++also_held_[lease.address];
     session.executor->send(message::LeaseAdd{.session = session.id, .lease = lease, .is_peers = 1});
@@ -86,11 +87,21 @@ CUresult SessionRanges::open_peers(ClientSession& session, std::uint64_t address
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-void SessionRanges::hold_pinned_of(ClientSession& session, const ClientSession& owner) {
+std::size_t SessionRanges::count_without_owner(const std::vector<proto::Lease>& held) const {
+  return static_cast<std::size_t>(std::ranges::count_if(held, [&](const proto::Lease& lease) {
+    return std::ranges::none_of(sessions_.all(), [&](const auto& entry) {
+      return same_range(entry.second.pinned_lease, lease) || device_range_at(entry.second, lease.address) != nullptr;
+    });
+  }));
+}
+
+bool SessionRanges::hold_pinned_of(ClientSession& session, const ClientSession& owner) {
   const auto is_its = [&](const proto::Lease& known) { return same_range(known, owner.pinned_lease); };
-  if (std::ranges::any_of(session.peer_pinned_leases, is_its)) return;
+  if (std::ranges::any_of(session.peer_pinned_leases, is_its)) return true;
+  if (count_without_owner(session.peer_pinned_leases) >= limits_.resources.further_leases) return false;
   session.peer_pinned_leases.push_back(owner.pinned_lease);
   ++also_held_[owner.pinned_lease.address];
+  return true;
 }
 
 void SessionRanges::released(ClientSession& session, std::uint64_t address) {

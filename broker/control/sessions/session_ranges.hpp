@@ -32,8 +32,9 @@ class SessionRanges {
   // The device range that holds `address`, which is another session's of the same process: for memory of that one's device, at the addresses that it
   // has there. Announced to the session's executor. Nobody else gets the range before both sessions have let it go.
   [[nodiscard]] CUresult open_peers(ClientSession& session, std::uint64_t address, const proto::DriverFacts& facts, proto::Lease& lease);
-  // Nobody else gets the owner's pinned range before this session has ended as well, which has memory at addresses of it.
-  void hold_pinned_of(ClientSession& session, const ClientSession& owner);
+  // Nobody else gets the owner's pinned range before this session has ended as well, which has memory at addresses of it. False: it holds so many
+  // already, of sessions that have ended, that others would miss them.
+  [[nodiscard]] bool hold_pinned_of(ClientSession& session, const ClientSession& owner);
   void released(ClientSession& session, std::uint64_t address);  // a further one, or another session's
   // All of a session that has been handed over. False if they are not to be had.
   [[nodiscard]] bool claim(const ClientSession& session);
@@ -50,6 +51,7 @@ class SessionRanges {
   void give_back(const proto::Lease& lease);
   void let_go(const ClientSession& session, const proto::Lease& further);
   [[nodiscard]] bool claim(const proto::Lease& lease, bool is_peers);
+  [[nodiscard]] std::size_t count_without_owner(const std::vector<proto::Lease>& held) const;
 
   const SessionLimits& limits_;
   const SessionTable& sessions_;

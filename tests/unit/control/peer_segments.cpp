@@ -92,6 +92,7 @@ TEST_CASE("peer segments: nobody gets another process's, its own, one of another
   identity = before;
   CHECK_FALSE(broker.of(1).receive());
   CHECK(open_pinned(b, address).header.status == CUDA_SUCCESS);
+  CHECK(open_pinned(a, other.pinned_lease.address).header.status == CUDA_ERROR_INVALID_VALUE);
   // What was opened is given to nobody as this session's.
   proto::Attached third;
   TestClient c = broker.attach_on(0, third);
@@ -100,4 +101,23 @@ TEST_CASE("peer segments: nobody gets another process's, its own, one of another
   // The range stays taken as long as somebody has memory in it.
   REQUIRE(broker.session(other.session).peer_pinned_leases.size() == 1);
   CHECK(same_range(broker.session(other.session).peer_pinned_leases.front(), owner.pinned_lease));
+}
+
+TEST_CASE("peer segments: ranges of sessions that have ended are held by no more than others can spare") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.resources.further_leases = 2;
+  TwoDevices broker(true, limits);
+  proto::Attached other;
+  TestClient b = broker.attach_on(1, other);
+  for (unsigned i = 0; i < 3; ++i) {
+    proto::Attached owner;
+    TestClient a = broker.attach_on(0, owner);
+    REQUIRE(make_pinned(a, owner.pinned_lease.address).header.status == CUDA_SUCCESS);
+    (void)broker.of(0).expect<message::SegmentAdd>();
+    CHECK(open_pinned(b, owner.pinned_lease.address).header.status == (i < 2 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+    proto::PeerLease range;
+    range.address = owner.device_lease.address;
+    CHECK(b.ask<proto::PeerLeased>(range).header.status == (i < 2 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+    broker.end(a, 0, owner.session);
+  }
 }
