@@ -65,11 +65,12 @@ CUresult HostSegments::open(ClientSession& session, const proto::SegmentOpen& re
 
 // What is pinned is the owner's, and so is the memory that it takes.
 CUresult HostSegments::open_peers(ClientSession& session, const proto::PeerSegment& request, std::uint64_t& segment, int& file) {
-  for (const auto& [id, owner] : sessions_.all()) {
-    const bool is_another = id != session.id && owner.device != session.device && owner.phase != SessionPhase::closing;
+  for (const auto& entry : sessions_.all()) {
+    const ClientSession& owner = entry.second;
+    const bool is_another = owner.id != session.id && owner.device != session.device && owner.phase != SessionPhase::closing;
     if (!is_another || !is_one_process(session.client, owner.client)) continue;
-    const auto found = std::ranges::find_if(owner.segments.all(), [&](const auto& entry) {
-      const Segment& one = entry.second;
+    const auto found = std::ranges::find_if(owner.segments.all(), [&](const auto& held) {
+      const Segment& one = held.second;
       return one.purpose == proto::SegmentPurpose::pinned && !one.is_peers && one.address == request.address;
     });
     if (found == owner.segments.all().end()) continue;
@@ -78,9 +79,8 @@ CUresult HostSegments::open_peers(ClientSession& session, const proto::PeerSegme
     as_there.size_bytes = found->second.size_bytes;
     as_there.address = request.address;
     if (!ranges_.hold_pinned_of(session, owner)) return CUDA_ERROR_OUT_OF_MEMORY;
-    return add(session, as_there, 0, segment, file, [&](const char*& why) {
-      return session.segments.open(segment, as_there, found->second, owner.pinned_lease, true, why);
-    });
+    return add(session, as_there, 0, segment, file,
+               [&](const char*& why) { return session.segments.open(segment, as_there, found->second, owner.pinned_lease, true, why); });
   }
   complain("{}: asks for pinned memory at {:#x}, which is not another session's of its process; it does not get it.", session.name(),
            request.address);

@@ -94,17 +94,17 @@ TEST_CASE("CUDA_VISIBLE_DEVICES set from inside, before cuInit") {
 TEST_CASE("a process that names no device sees them in the broker's order, and not if a launcher has numbered it") {
   ScriptedBroker broker(3);
   broker.turn_order();
-  for (const auto& [environment, first] : {std::pair("", "Fake GPU 2"), std::pair("OMPI_COMM_WORLD_LOCAL_RANK=1", "Fake GPU 0")}) {
-    const ChildEnd end = in_child(broker.directory(), environment, [&](const Report& report, const Library& library) {
+  for (const auto& one : {std::pair("", "Fake GPU 2"), std::pair("OMPI_COMM_WORLD_LOCAL_RANK=1", "Fake GPU 0")}) {
+    const ChildEnd end = in_child(broker.directory(), one.first, [&](const Report& report, const Library& library) {
       report.equal(API(cuInit)(0), CUDA_SUCCESS, "cuInit");
       int count = 0;
       (void)API(cuDeviceGetCount)(&count);
       report.equal(count, 3, "the count");
       char name[32] = {};
       (void)API(cuDeviceGetName)(name, sizeof name, 0);
-      report.expect(std::strcmp(name, first) == 0, name);
+      report.expect(std::strcmp(name, one.second) == 0, name);
     });
-    INFO(environment << ' ' << end.complaints << end.errors);
+    INFO(one.first << ' ' << end.complaints << end.errors);
     CHECK(end.fine());
   }
 }
