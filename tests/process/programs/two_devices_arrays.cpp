@@ -111,6 +111,7 @@ void peer_arrays(Sides& sides) {
     words.resize(kCount);
     require_index(words, 3 + by, "memory of the other device");
     CU(cuMemsetD32(there.data, 0, kWords));
+    CU(cuCtxSynchronize());  // the stream below does not wait for the NULL stream
     there.launch_fill(there.data, 7);
     CU(cuStreamSynchronize(there.stream));
     copy = between({&here, near, 0}, {&there, nullptr, there.data});
