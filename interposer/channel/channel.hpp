@@ -4,7 +4,8 @@
 // record posted before an executor was replaced and not yet read by it is carried over, so callers need not know.
 //
 // Any thread. Neither function hangs: a broker that is gone or a failed session gives the session's sticky error (Guardian::fail).
-// What must be decided in the order of the records (fence values, recipes) is decided inside `fill`, which runs under the lock.
+// What must be decided in the order of the records (fence values, recipes) is decided inside `fill`, which runs under the lock. Longer than other
+// headers because what is made for each record is templates.
 #pragma once
 
 #include <cstddef>

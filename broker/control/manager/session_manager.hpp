@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together. Owns the parts that have a subject each, tells them what they need of each other, hands requests of clients and
-// commands to them, and deals out what executors say. Decides nothing itself. Knows neither sockets of clients nor the text of commands.
+// commands to them, and deals out what executors say. Decides nothing itself. Knows neither sockets of clients nor the text of commands. Longer than
+// other headers by a line or two for each part.
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; the parts check ids and ranges
 // against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
