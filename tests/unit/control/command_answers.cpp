@@ -165,8 +165,9 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
   for (const char* key : {"session", "client", "pid_namespace", "age_ms", "pod", "container", "command"}) clients = without(clients, key);
   CHECK(
       clients ==
-      R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"client":?,"server":)" + server + R"(,"server_pid":)" + server +
-          R"(,"device":0,"uuid":")" + uuid + R"(","pid_namespace":?,"state":"active","age_ms":?,"memory_bytes":0,"memory_limit_bytes":null,)" +
+      R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"client":?,"server":)" + server + R"(,"server_pid":)" +
+          server + R"(,"device":0,"uuid":")" + uuid +
+          R"(","pid_namespace":?,"state":"active","age_ms":?,"memory_bytes":0,"memory_limit_bytes":null,)" +
           R"("active_thread_percentage":100.0,"client_priority":0,"group":null,"gpu_time_us":0,"launches":0,"waits":0,"wait_time_us":0,"in_flight":0,"uid":)" +
           uid + R"(,"pod":?,"container":?,"command":?}]})" + "\n");
   CHECK(console.ok("ps --csv").starts_with(heading + pid() + ","));
