@@ -106,9 +106,9 @@ void compare(ClientRows& now, const ClientRows& before) {
     const ClientRow& since = goes_on ? found->second : nothing;
     const double passed_ms = static_cast<double>(row.age_ms - since.age_ms);
     if (passed_ms <= 0) continue;
-    const auto grown = [&](std::optional<std::uint64_t> ClientRow::*count) -> std::optional<double> {  // in a millisecond
-      if (!(row.*count)) return std::nullopt;
-      return static_cast<double>(*(row.*count) - (since.*count).value_or(0)) / passed_ms;
+    const auto grown = [&of = row, &since, passed_ms](std::optional<std::uint64_t> ClientRow::*count) -> std::optional<double> {  // in a ms
+      if (!(of.*count)) return std::nullopt;
+      return static_cast<double>(*(of.*count) - (since.*count).value_or(0)) / passed_ms;
     };
     const auto share = [](std::optional<double> us) { return us ? std::optional(std::min(*us / 1e3, 1.0)) : std::nullopt; };
     const auto rate = [](std::optional<double> count) { return count ? std::optional(*count * 1e3) : std::nullopt; };

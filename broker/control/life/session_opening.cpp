@@ -141,7 +141,7 @@ void SessionOpening::restore_memory(const ClientSession& session, ManagedExecuto
   for (const auto& [id, segment] : session.segments.all()) {
     executor.send(
         {message::SegmentRestore{
-             .session = session.id, .segment = id, .address = segment.address, .size_bytes = segment.size_bytes, .purpose = segment.purpose},
+             .session = session.id, .segment = id, .address = segment.address, .size_bytes = segment.size_bytes, .purpose = segment.purpose, .is_peers = segment.is_peers ? 1u : 0u},
          {.file = segment.file.get()}});
   }
 }

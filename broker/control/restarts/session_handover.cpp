@@ -125,7 +125,7 @@ void SessionHandover::restore_memory(StateReader& state, ClientSession& session,
     const auto purpose = static_cast<proto::SegmentPurpose>(state.number());
     const std::uint64_t address = state.number();
     const std::uint64_t size_bytes = state.number();
-    const bool is_peers = state.version() >= 12 && state.number() != 0;
+    const bool is_peers = state.version() >= 13 && state.number() != 0;
     session.segments.adopt(id, {purpose, address, size_bytes, state.file(), is_peers});
   }
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {

@@ -33,7 +33,8 @@ CUresult HostSegments::add(ClientSession& session, const proto::SegmentCreate& r
   file = session.segments.find(segment)->file.get();
   session.executor->send(
       {message::SegmentAdd{
-           .session = session.id, .segment = segment, .address = request.address, .size_bytes = request.size_bytes, .purpose = request.purpose},
+           .session = session.id, .segment = segment, .address = request.address, .size_bytes = request.size_bytes, .purpose = request.purpose,
+           .is_peers = session.segments.find(segment)->is_peers ? 1u : 0u},
        {.file = file}});
   return CUDA_SUCCESS;
 }

@@ -113,7 +113,8 @@ void ControlLink::keep(Received<message::ImageGive> given) {
 void ControlLink::keep(Received<message::SegmentAdd> added) {
   const std::lock_guard lock(mutex_);
   const message::SegmentAdd& segment = added.message;
-  segments_[{segment.session, segment.segment}] = {segment.purpose, segment.address, segment.size_bytes, std::move(added.fds.file)};
+  segments_[{segment.session, segment.segment}] = {segment.purpose, segment.address, segment.size_bytes, segment.is_peers != 0,
+                                                     std::move(added.fds.file)};
   arrived_.notify_all();
 }
 

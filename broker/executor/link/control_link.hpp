@@ -28,6 +28,7 @@ struct ReceivedSegment {
   proto::SegmentPurpose purpose{};
   std::uint64_t address = 0;
   std::uint64_t size_bytes = 0;
+  bool is_peers = false;
   proto::FileDescriptor file;
 };
 

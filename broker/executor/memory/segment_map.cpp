@@ -8,15 +8,27 @@
 
 namespace mpsshim::broker {
 
+namespace {
+
+bool lies_beside(const proto::Lease& lease, std::uint64_t address, std::uint64_t size_bytes) {
+  if (address == 0 || size_bytes > UINT64_MAX - address) return false;
+  return address + size_bytes <= lease.address || address >= lease.address + lease.size_bytes;
+}
+
+}  // namespace
+
 SegmentMap::SegmentMap(const Driver& driver, ControlLink& control, std::uint64_t session, proto::Lease pinned_lease)
     : driver_(driver), control_(control), session_(session), pinned_lease_(pinned_lease) {}
 
-CUresult SegmentMap::map(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
-                         const proto::FileDescriptor& file, std::uint64_t& device_address) {
+CUresult SegmentMap::map(std::uint64_t segment, const Place& place, unsigned flags, const proto::FileDescriptor& file,
+                         std::uint64_t& device_address) {
+  const auto [purpose, address, is_peers] = place;
   const std::optional<std::size_t> size = proto::sealed_size(file);
   const bool is_pinned = proto::has_own_address(purpose);
   if (!size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (is_pinned && address == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (is_pinned && !(is_peers ? lies_beside(pinned_lease_, address, *size)
+                              : lies_in(pinned_lease_.address, pinned_lease_.size_bytes, address, *size)))
+    return CUDA_ERROR_INVALID_VALUE;
   proto::Mapping mapping = proto::Mapping::map(file, 0, *size, proto::Access::read_write, is_pinned ? address : 0);
   if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
   const unsigned register_flags = CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | (flags & CU_MEMHOSTREGISTER_IOMEMORY);

@@ -26,10 +26,15 @@ class SegmentMap {
   SegmentMap(const Driver& driver, ControlLink& control, std::uint64_t session, proto::Lease pinned_lease);
   SegmentMap(const SegmentMap&) = delete;
 
-  // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, which the
-  // control process has found to lie in the pinned lease, or to be that of such memory of another session of the process.
-  [[nodiscard]] CUresult map(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
-                             const proto::FileDescriptor& file, std::uint64_t& device_address);
+  struct Place {
+    proto::SegmentPurpose purpose{};
+    std::uint64_t address = 0;
+    bool is_peers = false;  // of another session of the process, in that one's range, as the control process has found
+  };
+  // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at its address, inside the pinned lease but for peers', and
+  // where nothing is mapped yet.
+  [[nodiscard]] CUresult map(std::uint64_t segment, const Place& place, unsigned flags, const proto::FileDescriptor& file,
+                             std::uint64_t& device_address);
   // The device address of a segment that is mapped.
   [[nodiscard]] std::optional<CUdeviceptr> find(std::uint64_t segment) const;
   // forget: no new use; release (in a quiet window): cuMemHostUnregister; unmap (outside, where it holds up nobody): the pages.

@@ -304,7 +304,8 @@ CUresult Executor::restore_piece(Session& session, ReceivedMessage& piece) {
   }
   const auto [segment, fds] = piece.take<message::SegmentRestore>();
   std::uint64_t device_address = 0;
-  const CUresult result = session.memory().segments().map(segment.segment, segment.purpose, segment.address, 0, fds.file, device_address);
+  const CUresult result =
+      session.memory().segments().map(segment.segment, {segment.purpose, segment.address, segment.is_peers != 0}, 0, fds.file, device_address);
   // The client goes by one address for host and device.
   const bool is_moved = proto::has_own_address(segment.purpose) && device_address != segment.address;
   return result == CUDA_SUCCESS && is_moved ? CUDA_ERROR_MPS_SERVER_NOT_READY : result;

@@ -46,7 +46,7 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
   const ScopedMark mark(session.id(), "cuMemHostRegister", Patience::patient);
   const proto::trace::Span span("driver", "cuMemHostRegister", {"session", session.id()});
   const CUresult result =
-      session.memory().segments().map(record.segment, segment.purpose, segment.address, record.flags, segment.file, device_address);
+      session.memory().segments().map(record.segment, {segment.purpose, segment.address, segment.is_peers}, record.flags, segment.file, device_address);
   return parts.faults.check(result, session.id(), "cuMemHostRegister");
 }
 

@@ -180,7 +180,7 @@ void WireClient::add_segment(proto::SegmentPurpose purpose, std::uint64_t size_b
   proto::FileDescriptor file = proto::create_memory_file("segment", size_bytes);
   std::uint64_t address = 0;
   if (!proto::seal(file, proto::Seal::size) ||
-      session_->memory().segments().map(++segments_, purpose, proto::has_own_address(purpose) ? pinned : 0, 0, file, address) != CUDA_SUCCESS) {
+      session_->memory().segments().map(++segments_, {purpose, proto::has_own_address(purpose) ? pinned : 0}, 0, file, address) != CUDA_SUCCESS) {
     throw std::bad_alloc();
   }
   if (!proto::has_own_address(purpose)) executor_.fake.oracle.give(address, session_->id());
