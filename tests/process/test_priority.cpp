@@ -4,7 +4,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -20,17 +19,19 @@
 namespace mpsshim::test {
 namespace {
 
-// The niceness of a process's threads, by their names without numbers.
-std::map<std::string, std::vector<int>> niceness_of_threads(pid_t process) {
-  std::map<std::string, std::vector<int>> found;
+// What `of` says of a process's threads that have such a name, numbers aside.
+template <typename Of>
+auto of_threads(pid_t process, const std::string& name, Of&& of) {
+  std::vector<decltype(of(pid_t{}))> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
-    std::string name;
-    std::getline(std::ifstream(entry.path() / "comm"), name);
-    const int thread = std::stoi(entry.path().filename().string());
-    found[name.substr(0, name.find('-'))].push_back(getpriority(PRIO_PROCESS, static_cast<id_t>(thread)));
+    std::string own;
+    std::getline(std::ifstream(entry.path() / "comm"), own);
+    if (own.substr(0, own.find('-')) == name) found.push_back(of(static_cast<pid_t>(std::stoi(entry.path().filename().string()))));
   }
   return found;
 }
+
+int niceness_of(pid_t thread) { return getpriority(PRIO_PROCESS, static_cast<id_t>(thread)); }
 
 // A thread's slice, in ns; 0: the kernel does not tell.
 std::uint64_t slice_of(pid_t thread) {
@@ -44,19 +45,9 @@ std::uint64_t slice_of(pid_t thread) {
   return syscall(SYS_sched_getattr, thread, &attributes, sizeof attributes, 0) == 0 ? attributes.runtime_ns : 0;
 }
 
-// Of a process's threads with such a name, numbers aside.
-std::vector<std::uint64_t> slices_of(pid_t process, const std::string& name) {
-  std::vector<std::uint64_t> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
-    std::string own;
-    std::getline(std::ifstream(entry.path() / "comm"), own);
-    if (own.substr(0, own.find('-')) == name) found.push_back(slice_of(std::stoi(entry.path().filename().string())));
-  }
-  return found;
-}
-
-bool are_all(const std::vector<int>& niceness, int expected) {
-  return !niceness.empty() && std::ranges::all_of(niceness, [expected](int one) { return one == expected; });
+template <typename Value>
+bool are_all(const std::vector<Value>& values, Value expected) {
+  return !values.empty() && std::ranges::all_of(values, [expected](Value one) { return one == expected; });
 }
 
 // The broker may raise the limit that its executors have once they have given up their rights.
@@ -78,7 +69,7 @@ TEST_CASE("threads that clients wait for have a priority, helpers have none") {
   REQUIRE(broker.run("memory_client").ok());
   // A thread has its name before its niceness.
   const auto have = [&](const char* name, int niceness) {
-    return eventually(std::chrono::seconds(5), [&] { return are_all(niceness_of_threads(broker.servers().at(0))[name], niceness); });
+    return eventually(std::chrono::seconds(5), [&] { return are_all(of_threads(broker.servers().at(0), name, niceness_of), niceness); });
   };
   CHECK(have("worker", -priority));
   CHECK(have("window", -priority));
@@ -92,7 +83,7 @@ TEST_CASE("an executor that follows another has the priority as well") {
   REQUIRE(broker.ctl({"restart"}).ok());
   REQUIRE(broker.servers().at(0) != first);
   REQUIRE(broker.run("memory_client").ok());
-  CHECK(eventually(std::chrono::seconds(5), [&] { return are_all(niceness_of_threads(broker.servers().at(0))["worker"], -10); }));
+  CHECK(eventually(std::chrono::seconds(5), [&] { return are_all(of_threads(broker.servers().at(0), "worker", niceness_of), -10); }));
 }
 
 TEST_CASE("threads that clients wait for have the shortest slices, others as they come") {
@@ -102,12 +93,9 @@ TEST_CASE("threads that clients wait for have the shortest slices, others as the
   const pid_t executor = broker.servers().at(0);
   for (const char* const name : {"worker", "window"}) {
     INFO(name);
-    CHECK(eventually(std::chrono::seconds(5), [&] {
-      const std::vector<std::uint64_t> slices = slices_of(executor, name);
-      return !slices.empty() && std::ranges::all_of(slices, [](std::uint64_t slice) { return slice == broker::kServingSliceNs; });
-    }));
+    CHECK(eventually(std::chrono::seconds(5), [&] { return are_all(of_threads(executor, name, slice_of), broker::kServingSliceNs); }));
   }
-  const std::vector<std::uint64_t> helpers = slices_of(executor, "helper");
+  const std::vector<std::uint64_t> helpers = of_threads(executor, "helper", slice_of);
   CHECK_FALSE(helpers.empty());
   CHECK(std::ranges::none_of(helpers, [](std::uint64_t slice) { return slice == broker::kServingSliceNs; }));
 }
