@@ -3,7 +3,7 @@
 // with its executor. So such an event is known to any executor, and outlives them.
 //
 // A record takes the next number; its stream writes that number into the word number % kRecords once the work before it is done. The event is
-// complete when the word of its last number has been reached; waiting on the GPU is waiting for the value. Whoever records waits until the word
+// complete when the word of its last number has been reached; a stream that waits is held back until its executor sees that. Whoever records waits until the word
 // is free of the number that was there kRecords before.
 // If a session ends whose records are not complete, the control process completes them, so that nobody waits for ever, and says so in
 // `abandoned`. All of it is advice between clients who have given each other the name: nobody else relies on it.
@@ -18,7 +18,7 @@ struct SharedEventSlot {
   static constexpr std::uint32_t kRecords = 16;
 
   std::atomic<std::uint32_t> generation{0};  // goes up when the event ends
-  std::atomic<std::uint32_t> recorded{0};    // the last number; 0: never recorded
+  std::atomic<std::uint32_t> recorded{0};    // the last number, of whichever event has had the slot; 0: none has been recorded
   std::uint32_t reserved[14] = {};
   std::atomic<std::uint32_t> completed[kRecords] = {};  // written by the GPU
   std::atomic<std::uint32_t> abandoned[kRecords] = {};

@@ -279,6 +279,15 @@ CUresult SessionClient::give_up(CUresult error) {
   return sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel) ? error : expected;
 }
 
+// As ClientChannel::set_failed() in the executor; waiting calls look at the state by themselves.
+void SessionClient::end_with(CUresult error) {
+  const std::lock_guard lock(attach_mutex_);  // no recovery changes the header meanwhile
+  if (give_up(error) != error) return;
+  proto::ChannelHeader& header = *header_.load(std::memory_order_acquire);
+  header.session_error.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
+  header.session_state.store(static_cast<std::uint32_t>(proto::SessionState::failed), std::memory_order_release);
+}
+
 // By way of the streams that the program's own printf() writes to, as NVIDIA's driver does it.
 void SessionClient::write_output() {
   struct Writer {

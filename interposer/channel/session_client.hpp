@@ -46,6 +46,8 @@ class SessionClient final : private Channel::Guardian {
 
   // Every later call of this process gets `error`: what it has not been given it must not compute without. The caller has told the user.
   CUresult give_up(CUresult error);
+  // The same, where streams of the session will go no further: calls of other threads that wait for them end with it, too.
+  void end_with(CUresult error);
 
   // The sticky error, else the asynchronous one, which is taken. Three loads where there is none.
   [[nodiscard]] CUresult take_error();

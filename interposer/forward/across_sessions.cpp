@@ -185,27 +185,4 @@ CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source
   return error;
 }
 
-CUresult wait_across(Stream& stream, CUevent handle) {
-  const std::uint32_t index = id_of<proto::HandleKind::event>(handle).realm();
-  std::uint64_t position = Event::kNeverRecorded;
-  {
-    if (index >= session_count()) return CUDA_ERROR_INVALID_HANDLE;
-    const ActingSession acting(index);
-    const Event* const event = Events::instance().resolve(handle);
-    if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
-    if (event->is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    position = event->position.load(std::memory_order_acquire);
-  }
-  if (stream.is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-  if (position == Event::kNeverRecorded || position == Event::kComplete) return CUDA_SUCCESS;
-  HostTask task;
-  task.own = [index, position] {
-    const ActingSession acting(index);
-    const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
-    return session().wait_fence(word, static_cast<std::uint32_t>(position), "an event of another device");
-  };
-  return HostFunctions::instance().enqueue(stream, task);
-}
-
 }  // namespace mpsshim::interposer::forward

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What concerns several sessions of a process at once: whose an address is, copies between devices, waits for another device's events. None of this
-// is reached by a process with one session. Any thread.
+// What concerns several sessions of a process at once: whose an address is, and copies between devices (waits for events: peer_waits.hpp). None of
+// this is reached by a process with one session. Any thread.
 //
 // A copy between devices is one of the driver's where a session reaches both ends (peer_access.hpp). Else it goes through memory of this process, as
-// with NVIDIA's driver where peer access is not enabled. A stream that waits for another device's event, or copies so, is held back by a host
-// function of the library's own (host_functions.hpp).
+// with NVIDIA's driver where peer access is not enabled. A stream that copies so is held back by a host function of the library's own
+// (host_functions.hpp).
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,6 @@
 #include <optional>
 
 #include "gen/cuda_api.hpp"
-#include "interposer/forward/events.hpp"
 #include "interposer/forward/memory/copy.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -58,8 +57,5 @@ struct CopyEnd {
 void finish_copies_across();
 // In the stream's order.
 [[nodiscard]] CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source, std::size_t bytes);
-
-// What comes behind in the stream comes behind what `handle`, an event of another session, was recorded behind.
-[[nodiscard]] CUresult wait_across(Stream& stream, CUevent handle);
 
 }  // namespace mpsshim::interposer::forward

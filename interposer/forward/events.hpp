@@ -54,9 +54,10 @@ class Events {
   [[nodiscard]] CUresult query(Event& event);
   [[nodiscard]] CUresult elapsed(Event& start, Event& end, float* milliseconds);
   void destroy_all_of(CUcontext context);
+  // What it was recorded behind last has ended; so has nothing, if it never was. Not of one that is shared, or captured.
+  [[nodiscard]] static bool is_complete(Event& event) { return is_complete(event, event.position.load(std::memory_order_acquire)); }
 
  private:
-  [[nodiscard]] static bool is_complete(Event& event) { return is_complete(event, event.position.load(std::memory_order_acquire)); }
   // Whether the event is complete that was recorded at `position`; another thread may have recorded it anew since.
   [[nodiscard]] static bool is_complete(Event& event, std::uint64_t position);
 

@@ -2,7 +2,6 @@
 #include "interposer/forward/host_functions.hpp"
 
 #include <chrono>
-#include <csignal>
 
 #include <pthread.h>
 
@@ -11,6 +10,7 @@
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
+#include "interposer/library_thread.hpp"
 #include "interposer/log.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -18,13 +18,6 @@ namespace mpsshim::interposer::forward {
 namespace {
 
 constexpr std::chrono::seconds kLaneIdleTime{5};
-
-sigset_t blocked_signals() {
-  sigset_t blocked;
-  sigfillset(&blocked);
-  for (const int raised_by_access : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, raised_by_access);
-  return blocked;
-}
 
 }  // namespace
 
@@ -44,14 +37,8 @@ HostFunctions::Lane& HostFunctions::lane_of(const Stream& stream) {
 bool HostFunctions::announce(Lane& lane) {
   const std::lock_guard lock(lane.mutex);
   if (!lane.has_thread) {
-    const sigset_t blocked = blocked_signals();
-    sigset_t before;
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    pthread_t thread{};
-    lane.has_thread = pthread_create(&thread, nullptr, thread_main, &lane) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    lane.has_thread = start_library_thread(thread_main, &lane);
     if (!lane.has_thread) return false;
-    pthread_detach(thread);
   }
   ++lane.announced;
   return true;

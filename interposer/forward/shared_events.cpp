@@ -55,9 +55,12 @@ CUresult wait_for(const Slot& slot, std::uint32_t number, WaitStyle style) {
   return CUDA_SUCCESS;
 }
 
+bool was_abandoned(const Slot& slot, std::uint32_t number) {
+  return number != 0 && slot.abandoned[number % Slot::kRecords].load(std::memory_order_relaxed) == number;
+}
+
 CUresult end_of(const Slot& slot, std::uint32_t number) {
-  const bool was_abandoned = number != 0 && slot.abandoned[number % Slot::kRecords].load(std::memory_order_relaxed) == number;
-  return was_abandoned ? CUDA_ERROR_MPS_CLIENT_TERMINATED : session().take_error();
+  return was_abandoned(slot, number) ? CUDA_ERROR_MPS_CLIENT_TERMINATED : session().take_error();
 }
 
 std::uint64_t word_of(const Slot& slot, std::uint32_t number) { return reinterpret_cast<std::uintptr_t>(&slot.completed[number % Slot::kRecords]); }
@@ -98,9 +101,8 @@ CUresult SharedEvents::create(SharedEvent& event) {
       Slot& slot = page.slots[*found];
       page.free.erase(std::next(found).base());
       ++page.users;
-      slot.recorded.store(0, std::memory_order_relaxed);
+      // Numbers go on: a stream may yet have to look at those of the slot's last event, which are complete.
       for (std::uint32_t i = 0; i < Slot::kRecords; ++i) {
-        slot.completed[i].store(0, std::memory_order_relaxed);
         slot.abandoned[i].store(0, std::memory_order_relaxed);
         slot.recorder[i].store(0, std::memory_order_relaxed);
       }
@@ -184,17 +186,27 @@ CUresult SharedEvents::record(const SharedEvent& event, Stream& stream) {
   });
 }
 
-CUresult SharedEvents::wait_on_stream(const SharedEvent& event, Stream& stream) {
+bool SharedEvents::has_room(const SharedEvent& event) {
+  const std::uint32_t next = event.slot->recorded.load(std::memory_order_acquire) + 1;
+  return next <= Slot::kRecords || is_complete(*event.slot, next - Slot::kRecords);
+}
+
+bool SharedEvents::has_reached_last(const SharedEvent& event) {
+  const std::uint32_t last = event.slot->recorded.load(std::memory_order_acquire);
+  return is_complete(*event.slot, last) && !was_abandoned(*event.slot, last);
+}
+
+CUresult SharedEvents::wait_on_stream(const SharedEvent& event, Stream& stream, Abandoned abandoned) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   if (const CUresult error = check(event); error != CUDA_SUCCESS) return error;
   const Slot& slot = *event.slot;
   const std::uint32_t number = slot.recorded.load(std::memory_order_acquire);
-  if (is_complete(slot, number)) return CUDA_SUCCESS;
-  return post_work<proto::StreamWaitValueRecord>(stream, 0, [&](proto::StreamWaitValueRecord& record, std::byte*) {
-    record.address = word_of(slot, number);
-    record.value = number;
-    record.size_bytes = sizeof(std::uint32_t);
-    record.condition = CU_STREAM_WAIT_VALUE_GEQ;
+  const bool holds = abandoned == Abandoned::holds;
+  if (is_complete(slot, number) && !(holds && was_abandoned(slot, number))) return CUDA_SUCCESS;
+  return post_work<proto::StreamWaitSharedEventRecord>(stream, 0, [&](proto::StreamWaitSharedEventRecord& record, std::byte*) {
+    record.slot = reinterpret_cast<std::uintptr_t>(&slot);
+    record.number = number;
+    record.needs_work = holds ? 1 : 0;
   });
 }
 

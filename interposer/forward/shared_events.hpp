@@ -34,7 +34,13 @@ class SharedEvents {
 
   // CUDA_ERROR_INVALID_HANDLE, of all of these: its maker has destroyed it.
   [[nodiscard]] static CUresult record(const SharedEvent& event, Stream& stream);
-  [[nodiscard]] static CUresult wait_on_stream(const SharedEvent& event, Stream& stream);
+  // What a wait makes of a record whose session has ended before it was complete.
+  enum class Abandoned : std::uint8_t { goes_on, holds };
+  [[nodiscard]] static CUresult wait_on_stream(const SharedEvent& event, Stream& stream, Abandoned abandoned = Abandoned::goes_on);
+  // A record would be posted at once, without a wait for an earlier one.
+  [[nodiscard]] static bool has_room(const SharedEvent& event);
+  // The last record is complete, and was not abandoned.
+  [[nodiscard]] static bool has_reached_last(const SharedEvent& event);
   // CUDA_ERROR_MPS_CLIENT_TERMINATED: whoever recorded it has ended before that was complete.
   [[nodiscard]] static CUresult synchronize(const SharedEvent& event, bool sleeps);
   [[nodiscard]] static CUresult query(const SharedEvent& event);

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "gen/api_declarations.hpp"
-#include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/green_contexts.hpp"
+#include "interposer/forward/peer_waits.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
@@ -64,7 +64,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
   if (Flags != CU_EVENT_WAIT_DEFAULT && Flags != CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   return with_stream(hStream, [&](Stream& stream) {
     Event* event = Events::instance().resolve(hEvent);
-    if (event == nullptr && has_several_sessions()) return wait_across(stream, hEvent);
+    if (event == nullptr && has_several_sessions()) return PeerWaits::instance().wait(stream, hEvent);
     return event != nullptr ? Events::instance().wait_on_stream(*event, stream, Flags) : CUDA_ERROR_INVALID_HANDLE;
   });
 }

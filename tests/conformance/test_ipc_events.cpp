@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "other_process.hpp"
+#include "shared_word.hpp"
 
 using namespace mpsshim::test;
 
@@ -188,4 +189,31 @@ TEST_CASE("nobody waits for an event of a process that was killed", "[forwarded]
   OK(CU(cuEventDestroy)(pending));
   OK(CU(cuEventDestroy)(complete));
   CHECK(CU(cuIpcOpenEventHandle)(&late, shared.done) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("an event may be destroyed before a stream that waits for it has come so far", "[forwarded]") {
+  const DeviceContext context;
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no events of several processes");
+  SharedWord recorded, begins;
+  CUstream recording = nullptr, waiting = nullptr;
+  OK(CU(cuStreamCreate)(&recording, CU_STREAM_NON_BLOCKING));
+  OK(CU(cuStreamCreate)(&waiting, CU_STREAM_NON_BLOCKING));
+  const CUevent event = shared_event();
+  OK(CU(cuStreamWaitValue32)(recording, recorded.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  OK(CU(cuEventRecord)(event, recording));
+  OK(CU(cuStreamWaitValue32)(waiting, begins.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  OK(CU(cuStreamWaitEvent)(waiting, event, 0));
+  *recorded = 1;
+  OK(CU(cuEventSynchronize)(event));
+  OK(CU(cuEventDestroy)(event));
+  const CUevent another = shared_event();  // perhaps in its place
+  OK(CU(cuEventQuery)(another));
+  *begins = 1;
+  OK(CU(cuStreamSynchronize)(waiting));
+  OK(CU(cuEventQuery)(another));
+  OK(CU(cuEventRecord)(another, recording));
+  OK(CU(cuEventSynchronize)(another));
+  OK(CU(cuEventDestroy)(another));
+  OK(CU(cuStreamDestroy)(recording));
+  OK(CU(cuStreamDestroy)(waiting));
 }

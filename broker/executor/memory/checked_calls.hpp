@@ -11,6 +11,7 @@
 #include "broker/executor/base/progress.hpp"
 #include "broker/executor/memory/checked_resources.hpp"
 #include "broker/executor/memory/checked_types.hpp"
+#include "broker/executor/memory/checked_words.hpp"
 #include "gen/records.hpp"
 
 namespace mpsshim::broker {

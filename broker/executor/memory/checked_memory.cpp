@@ -198,8 +198,15 @@ Checked<CheckedFill> CheckedMemory::fill(const proto::FillRecord& record) const 
 
 Checked<CheckedWord> CheckedMemory::word(std::uint64_t address, bool is_long) const {
   const std::uint32_t size_bytes = is_long ? 8 : 4;
-  if (address % size_bytes != 0 || !anywhere(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return CheckedWord(address, size_bytes);
+  const std::optional<CheckedRange> place = address % size_bytes == 0 ? anywhere(address, size_bytes) : std::nullopt;
+  if (!place) return CUDA_ERROR_INVALID_VALUE;
+  return CheckedWord(address, size_bytes, place->is_host());
+}
+
+Checked<CheckedSharedRecord> CheckedMemory::shared_record(const proto::StreamWaitSharedEventRecord& record) const {
+  using Slot = proto::SharedEventSlot;
+  if (record.slot % alignof(Slot) != 0 || !range(MemorySpace::registered_host, record.slot, sizeof(Slot))) return CUDA_ERROR_INVALID_VALUE;
+  return CheckedSharedRecord(reinterpret_cast<const Slot*>(record.slot), record.number);
 }
 
 // Variables of modules and buffers of external memory lie in no lease: wholly in one.

@@ -12,6 +12,7 @@
 
 #include "broker/executor/memory/checked_resources.hpp"
 #include "broker/executor/memory/checked_types.hpp"
+#include "broker/executor/memory/checked_words.hpp"
 #include "gen/records.hpp"
 #include "proto/graph_nodes.hpp"
 #include "proto/ids.hpp"
@@ -31,6 +32,7 @@ class CheckedMemory {
   [[nodiscard]] Checked<CheckedArrayCopy> copy(const proto::ArrayCopyRecord& record) const;
   [[nodiscard]] Checked<CheckedFill> fill(const proto::FillRecord& record) const;
   [[nodiscard]] Checked<CheckedWord> word(std::uint64_t address, bool is_long) const;
+  [[nodiscard]] Checked<CheckedSharedRecord> shared_record(const proto::StreamWaitSharedEventRecord& record) const;
   // Handles in `given` are not read: `array` names what is meant.
   [[nodiscard]] Checked<CheckedResource> resource(const CUDA_RESOURCE_DESC& given, proto::ArrayId array) const;
   [[nodiscard]] Checked<CheckedBinding> binding(const proto::ReferenceSetRecord& record, bool is_surface) const;

@@ -3,7 +3,8 @@
 // sizes that records bring. Streams queue these, graphs keep them, CheckedCalls takes nothing else.
 //
 // What a type holds is normal: a pitch is at least a row, a slice at least its rows, ends that are arrays are within them. Nothing in them is
-// looked up or checked again. Values without a thread of their own. What reads arrays and external memory: checked_resources.hpp.
+// looked up or checked again. Values without a thread of their own. Single words: checked_words.hpp; what reads arrays and external memory:
+// checked_resources.hpp.
 #pragma once
 
 #include <cstdint>
@@ -148,20 +149,6 @@ class CheckedFill {
   std::uint32_t value_ = 0;
   std::uint32_t element_bytes_ = 0;
   std::uint64_t size_bytes_ = 0;
-};
-
-// A word of 4 or 8 bytes, aligned to its size.
-class CheckedWord {
- public:
-  [[nodiscard]] std::uint64_t address() const { return address_; }
-  [[nodiscard]] std::uint32_t size_bytes() const { return size_bytes_; }
-
- private:
-  friend class CheckedMemory;
-  CheckedWord(std::uint64_t address, std::uint32_t size_bytes) : address_(address), size_bytes_(size_bytes) {}
-
-  std::uint64_t address_;
-  std::uint32_t size_bytes_;
 };
 
 }  // namespace mpsshim::broker

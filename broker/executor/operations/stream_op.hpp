@@ -14,6 +14,7 @@
 #include "broker/driver/driver.hpp"
 #include "broker/executor/base/event_pool.hpp"
 #include "broker/executor/memory/checked_types.hpp"
+#include "broker/executor/memory/checked_words.hpp"
 #include "broker/executor/modules/module_references.hpp"
 #include "broker/executor/modules/module_store.hpp"
 
@@ -75,7 +76,7 @@ struct HostOp {
 };
 
 // Later work is held back until the word has such a value. The GPU is not given the wait, for it would hold up what stands behind it in its
-// hardware connection, other clients' work included: the word is fetched again and again (StreamQueue::look_at_value).
+// hardware connection, other clients' work included: the word is looked at, or fetched, again and again (value_waits.cpp).
 struct ValueWaitOp {
   CheckedWord word;
   std::uint64_t value = 0;
@@ -84,6 +85,14 @@ struct ValueWaitOp {
   bool was_probed = false;
 
   [[nodiscard]] bool is_met_by(std::uint64_t content) const;
+};
+
+// Later work is held back until the record is complete, and for good if it was abandoned and the work in front of it is needed.
+struct SharedWaitOp {
+  CheckedSharedRecord record;
+  bool needs_work = false;
+
+  [[nodiscard]] bool is_over() const;
 };
 
 // A write of one word, or, without one, a flush of remote writes.
@@ -106,7 +115,7 @@ struct GraphOp {
 };
 
 using StreamOp = std::variant<LaunchOp, CheckedCopy, CheckedBoxCopy, CheckedArrayCopy, CheckedFill, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp,
-                              ValueWriteOp, GraphOp>;
+                              SharedWaitOp, ValueWriteOp, GraphOp>;
 
 // It launches a kernel that may call printf().
 [[nodiscard]] bool may_print(const StreamOp& op);

@@ -37,6 +37,12 @@ void handle(StreamPost& incoming, const proto::StreamWaitValueRecord& record) {
   incoming.append(ValueWaitOp{*word, record.value, record.condition});
 }
 
+void handle(StreamPost& incoming, const proto::StreamWaitSharedEventRecord& record) {
+  Checked<CheckedSharedRecord> found = incoming.checked().shared_record(record);
+  if (!found) return incoming.refuse(found.refusal());
+  incoming.append(SharedWaitOp{*found, record.needs_work != 0});
+}
+
 void handle(StreamPost& incoming, const proto::StreamWriteValueRecord& record) {
   switch (record.operation) {
     case proto::StreamWrite::value_32:

@@ -158,6 +158,8 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
     if (!proto::fence_reached(returned, host->number)) return Stop::host;
   } else if (auto* value = std::get_if<ValueWaitOp>(&ops_.front())) {
     if (!has_value(*value)) return Stop::value;
+  } else if (const auto* shared = std::get_if<SharedWaitOp>(&head)) {
+    if (!shared->is_over()) return Stop::value;
   }
   if (function != nullptr && local_bytes_of(head) > local_bytes_high_water().load(std::memory_order_relaxed)) return Stop::needs_window;
   return std::nullopt;

@@ -2,14 +2,26 @@
 // Stream memory operations of clients in a StreamQueue.
 //
 // A wait for a word's value is not given to the GPU: in its hardware connection other streams stand behind it, be they of other clients, and
-// one of them may be what the word waits for. Once the stream's earlier work has ended (it may be what changes the word), the GPU is asked
-// again and again to copy the word into the stream's row of the progress table, behind it the probe's number; the worker that reads it decides.
+// one of them may be what the word waits for. Once the stream's earlier work has ended (it may be what changes the word), the worker looks at a
+// word of host memory itself. For one of device memory the GPU is asked again and again to copy it into the stream's row of the progress table,
+// behind it the probe's number; the worker that reads it decides.
+#include <atomic>
 #include <mutex>
 
 #include "broker/executor/memory/checked_calls.hpp"
 #include "broker/executor/streams/stream_queue.hpp"
 
 namespace mpsshim::broker {
+
+namespace {
+
+// Acquire: what was written before it is seen by the work that is issued behind.
+std::uint64_t content_of(const CheckedWord& word) {
+  if (word.size_bytes() == 4) return reinterpret_cast<const std::atomic<std::uint32_t>*>(word.address())->load(std::memory_order_acquire);
+  return reinterpret_cast<const std::atomic<std::uint64_t>*>(word.address())->load(std::memory_order_acquire);
+}
+
+}  // namespace
 
 bool ValueWaitOp::is_met_by(std::uint64_t content) const {
   const bool is_short = word.size_bytes() == 4;
@@ -25,8 +37,10 @@ bool ValueWaitOp::is_met_by(std::uint64_t content) const {
   }
 }
 
+// Work queued before the word's memory was given up keeps that mapped, as for a probe.
 bool StreamQueue::has_value(ValueWaitOp& wait) {
   if (!has_completed(account_.issued())) return false;
+  if (wait.word.is_host()) return wait.is_met_by(content_of(wait.word));
   if (wait.was_probed) {
     const StreamProgress& row = word();
     // Acquire: the GPU has written the word before the number.
@@ -35,6 +49,15 @@ bool StreamQueue::has_value(ValueWaitOp& wait) {
   }
   send_probe(wait);
   return false;
+}
+
+// What was abandoned is marked before its word is written (control process: abandon_events()).
+bool SharedWaitOp::is_over() const {
+  using Slot = proto::SharedEventSlot;
+  const std::uint32_t number = record.number(), at = number % Slot::kRecords;
+  if (number == 0) return true;
+  if (!proto::is_reached(record.slot().completed[at].load(std::memory_order_acquire), number)) return false;
+  return !needs_work || record.slot().abandoned[at].load(std::memory_order_relaxed) != number;
 }
 
 // Not counted as a submission: the one before has ended.

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <memory>
 #include <new>
 
 #include <sched.h>
 
 #include "interposer/environment.hpp"
+#include "interposer/library_thread.hpp"
 #include "proto/futex.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -30,13 +30,6 @@ unsigned wanted_helpers() {
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 0;
   return std::clamp(static_cast<unsigned>(CPU_COUNT(&cores)) / 2, 1u, kMostThreads) - 1;
-}
-
-sigset_t blocked_in_helpers() {
-  sigset_t blocked;
-  sigfillset(&blocked);
-  for (const int raised_by_access : {SIGSEGV, SIGBUS}) sigdelset(&blocked, raised_by_access);
-  return blocked;
 }
 
 }  // namespace
@@ -94,12 +87,7 @@ void CopyCrew::add_helper() {
     auto helper = std::make_unique<Helper>();
     helper->crew = this;
     team_.reserve(team_.size() + 1);
-    const sigset_t blocked = blocked_in_helpers();
-    sigset_t before;
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    const bool is_started = pthread_create(&helper->thread, nullptr, helper_main, helper.get()) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (is_started) team_.push_back(helper.release());
+    if (start_library_thread(helper_main, helper.get(), &helper->thread)) team_.push_back(helper.release());
   } catch (const std::bad_alloc&) {  // one less
   }
 }

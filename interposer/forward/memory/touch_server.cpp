@@ -13,6 +13,7 @@
 #include "interposer/environment.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/library_thread.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/log.hpp"
 #include "proto/futex.hpp"
@@ -46,19 +47,9 @@ std::unique_ptr<TouchWatch> TouchWatch::make() {
 
 bool TouchServer::start(TouchWatch& watch) {
   auto* server = new TouchServer(watch);  // never destroyed
-  sigset_t blocked, before;
-  sigfillset(&blocked);
-  for (const int raised_by_access : {SIGSEGV, SIGBUS}) sigdelset(&blocked, raised_by_access);
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  pthread_t thread{};
-  const bool has_started = pthread_create(&thread, nullptr, thread_main, server) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (has_started) {
-    pthread_detach(thread);
-  } else {
-    delete server;
-  }
-  return has_started;
+  if (start_library_thread(thread_main, server)) return true;
+  delete server;
+  return false;
 }
 
 void* TouchServer::thread_main(void* server) {

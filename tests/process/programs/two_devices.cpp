@@ -288,6 +288,8 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"kernels", kernels},
     {"libraries", libraries},
     {"events", events},
+    {"ping_pong", ping_pong},
+    {"waits", waits},
     {"copies", copies},
     {"pools", pools},
     {"graphs", graphs},

@@ -42,6 +42,13 @@ struct Side {
     void* arguments[] = {&words, &count, &value};
     CU(cuLaunchKernel(function, (kWords + 127) / 128, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr));
   }
+  // One thread adds 1 to a word of `data`.
+  void launch_small(unsigned word = 0) const {
+    CUdeviceptr words = data + word * sizeof(unsigned);
+    unsigned count = 1, value = 1;
+    void* arguments[] = {&words, &count, &value};
+    CU(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+  }
   // Runs long: one thread writes all.
   void launch_fill(CUdeviceptr words, unsigned factor) const {
     unsigned count = kWords;
@@ -56,6 +63,19 @@ struct Side {
 };
 
 using Sides = std::array<Side, 2>;
+
+// Pinned, read by streams of both.
+struct PinnedWord {
+  unsigned* words = nullptr;
+  PinnedWord() {
+    CU(cuMemHostAlloc(reinterpret_cast<void**>(&words), 64, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    *words = 0;
+  }
+  ~PinnedWord() { (void)cuMemFreeHost(words); }
+  PinnedWord(const PinnedWord&) = delete;
+  [[nodiscard]] CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(words); }
+  void set(unsigned value) const { __atomic_store_n(words, value, __ATOMIC_RELEASE); }
+};
 
 inline void require_all(const std::vector<unsigned>& words, unsigned value, const char* what) {
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -75,6 +95,10 @@ void copies(Sides& sides);
 void null_streams(Sides& sides);
 void threads(Sides& sides);
 void forks(Sides& sides);
+
+// two_devices_waits.cpp
+void ping_pong(Sides& sides);
+void waits(Sides& sides);
 
 // two_devices_peers.cpp
 // 2 MiB or so on the second device, mapped for both.

@@ -204,13 +204,16 @@ void fault_in_common(Sides& sides) {
 // What waits for work that has faulted is never made: the device that waits has the error, too.
 void fault_awaited(Sides& sides) {
   sides[1].use();
+  const PinnedWord gate;
   CUevent event = nullptr;
   CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  CU(cuStreamWaitValue32(sides[1].stream, gate.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
   sides[1].launch_fill(0x10, 1);
   CU(cuEventRecord(event, sides[1].stream));
   sides[0].use();
   CU(cuStreamWaitEvent(sides[0].stream, event, 0));
   sides[0].launch_add(sides[0].data, 1);
+  gate.set(1);
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(sides[0].stream));
   CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
