@@ -3,10 +3,10 @@
 // with its executor. So such an event is known to any executor, and outlives them.
 //
 // A record takes the next number; its stream writes that number into the word number % kRecords once the work before it is done. The event is
-// complete when the word of its last number has been reached; a stream that waits is held back until its executor sees that. Whoever records waits until the word
-// is free of the number that was there kRecords before.
-// If a session ends whose records are not complete, the control process completes them, so that nobody waits for ever, and says so in
-// `abandoned`. All of it is advice between clients who have given each other the name: nobody else relies on it.
+// complete when the word of its last number has been reached; a stream that waits is held back until its executor sees that. Whoever records waits
+// until the word is free of the number that was there kRecords before. If a session ends whose records are not complete, the control process
+// completes them, so that nobody waits for ever, and says so in `abandoned`. All of it is advice between clients who have given each other the name:
+// nobody else relies on it.
 #pragma once
 
 #include <atomic>

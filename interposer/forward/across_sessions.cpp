@@ -34,7 +34,6 @@ std::optional<std::uint32_t> find_session(F&& is_its) {
   return std::nullopt;
 }
 
-// A stream of the session's that no program knows: copies in it wait for nothing of the program's.
 struct CopyStream {
   Mutex mutex;  // one copy at a time
   Stream* stream GUARDED_BY(mutex) = nullptr;
@@ -44,15 +43,7 @@ CopyStream& copy_stream() {
 }
 
 CUresult copy_piece(std::uint32_t index, const CopySide& destination, const CopySide& source, std::size_t bytes) {
-  const ActingSession acting(index);
-  CopyStream& own = copy_stream();
-  const std::lock_guard lock(own.mutex);
-  if (own.stream == nullptr) {
-    if (const CUresult error = Streams::instance().create(CU_STREAM_NON_BLOCKING, 0, nullptr, own.stream); error != CUDA_SUCCESS) return error;
-  }
-  // An upload has read its source when it returns, and may write its destination later, behind which nothing else would come.
-  const CUresult error = copy(*own.stream, destination, source, bytes, Completion::host_safe);
-  return error == CUDA_SUCCESS ? Streams::instance().wait_for_own_work(*own.stream) : error;
+  return in_copy_stream(index, [&](Stream& stream) { return copy(stream, destination, source, bytes, Completion::host_safe); });
 }
 
 std::uint32_t session_of_side(const CopySide& side) { return session_holding(side.address).value_or(ActingSession::index()); }
@@ -77,12 +68,6 @@ CUresult transfer(const CopySide& destination, const CopySide& source, std::size
   return CUDA_SUCCESS;
 }
 
-CUresult finish_default_stream(std::uint32_t index) {
-  const ActingSession acting(index);
-  Stream* const stream = Streams::instance().default_stream();
-  return stream != nullptr ? Streams::instance().synchronize(*stream) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 bool is_pageable(const CopySide& side) { return !session_holding(side.address) && !session_that_made(side.address); }
 
 // Both sides are what they are said to be: refused here, and not in the stream's order, where nobody would be told.
@@ -104,6 +89,24 @@ std::optional<std::uint32_t> session_that_made(std::uint64_t address) {
     const proto::Lease& pinned = session().pinned_lease();
     return address - pinned.address < pinned.size_bytes || RegisteredMemory::instance().find(address).has_value();
   });
+}
+
+CUresult finish_default_stream(std::uint32_t index) {
+  const ActingSession acting(index);
+  Stream* const stream = Streams::instance().default_stream();
+  return stream != nullptr ? Streams::instance().synchronize(*stream) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult in_copy_stream(std::uint32_t index, const std::function<CUresult(Stream&)>& f) {
+  const ActingSession acting(index);
+  CopyStream& own = copy_stream();
+  const std::lock_guard lock(own.mutex);
+  if (own.stream == nullptr) {
+    if (const CUresult error = Streams::instance().create(CU_STREAM_NON_BLOCKING, 0, nullptr, own.stream); error != CUDA_SUCCESS) return error;
+  }
+  // An upload has read its source when it returns, and may write its destination later, behind which nothing else would come.
+  const CUresult error = f(*own.stream);
+  return error == CUDA_SUCCESS ? Streams::instance().wait_for_own_work(*own.stream) : error;
 }
 
 CUresult begin_in_current_order() {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "gen/cuda_api.hpp"
@@ -49,8 +50,12 @@ struct CopyEnd {
   std::size_t bytes = 0;
 };
 [[nodiscard]] std::optional<std::uint32_t> session_reaching(const CopyEnd& destination, const CopyEnd& source);
-// What the default streams of both sessions have is done.
+// What the default streams of both sessions have is done; that of one.
 [[nodiscard]] CUresult finish_default_streams(const CopySide& destination, const CopySide& source);
+[[nodiscard]] CUresult finish_default_stream(std::uint32_t session);
+// f(stream) in the session's name, with a stream of it that no program knows: what is posted there waits for nothing of the program's. Then all of it
+// is done.
+[[nodiscard]] CUresult in_copy_stream(std::uint32_t session, const std::function<CUresult(Stream&)>& f);
 // Behind what the default streams of both sessions have; done when it returns.
 [[nodiscard]] CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes);
 // Copies in streams' order that have not been made yet: waited for before device memory is given back, which they may be about to use.

@@ -7,10 +7,10 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/library_thread.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
-#include "interposer/library_thread.hpp"
 #include "interposer/log.hpp"
 
 namespace mpsshim::interposer::forward {

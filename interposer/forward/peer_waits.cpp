@@ -76,7 +76,8 @@ CUresult PeerWaits::wait(Stream& stream, CUevent handle) {
     const std::lock_guard lock(bridge.mutex);
     const Relay* relay = nullptr;
     if (const CUresult error = pass_on(bridge, *event, relay); error != CUDA_SUCCESS) return is_over(source) ? fail_with(error, source) : error;
-    if (const CUresult error = SharedEvents::wait_on_stream(relay->waiter, stream, SharedEvents::Abandoned::holds); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = SharedEvents::wait_on_stream(relay->waiter, stream, SharedEvents::Abandoned::holds); error != CUDA_SUCCESS)
+      return error;
   }
   return begin_watch();
 }

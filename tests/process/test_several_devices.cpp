@@ -183,6 +183,7 @@ TEST_CASE("one program on two devices: copies where one reaches the other's memo
 TEST_CASE("one program on two devices: threads that let one reach the other, and not any more") { run_on_two("peer_threads"); }
 TEST_CASE("one program on two devices: a fault on one that reaches the other") { run_on_two("peer_fault", false); }
 TEST_CASE("one program on two devices: arrays copied between them") { run_on_two("peer_arrays"); }
+TEST_CASE("one program on two devices: boxes copied where neither reaches the other") { run_on_two("apart_boxes"); }
 TEST_CASE("one program on two devices: mapped memory for both") { run_on_two("peer_mappings"); }
 TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pools"); }
 TEST_CASE("one program on two devices: pinned memory of either, used by both") { run_on_two("host_memory"); }

@@ -127,8 +127,8 @@ TEST_CASE("what is no shared event of the session's is refused") {
     scene.client.turn();
     return scene.client.take_async_error();
   };
-  CHECK(refused(scene.chunk) == CUDA_ERROR_INVALID_VALUE);        // the executor cannot look there
-  CHECK(refused(kPinnedLease + 4) == CUDA_ERROR_INVALID_VALUE);   // no slot begins there
+  CHECK(refused(scene.chunk) == CUDA_ERROR_INVALID_VALUE);       // the executor cannot look there
+  CHECK(refused(kPinnedLease + 4) == CUDA_ERROR_INVALID_VALUE);  // no slot begins there
   CHECK(refused(kPinnedLease + kSegmentBytes - 64) == CUDA_ERROR_INVALID_VALUE);
   CHECK(refused(kPinnedLease - 64) == CUDA_ERROR_INVALID_VALUE);
   CHECK(refused(0) == CUDA_ERROR_INVALID_VALUE);

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions behind which two- and three-dimensional copies stand (CUDA Driver API manual, "Memory Management").
 // Descriptions that name an array go to forward/arrays.
-#include <algorithm>
-#include <cstddef>
 #include <optional>
-#include <vector>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
+#include "interposer/forward/memory/box_across.hpp"
 #include "interposer/forward/memory/box_copy.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/local/devices.hpp"
@@ -93,11 +91,9 @@ CUresult read(const CUDA_MEMCPY3D_PEER* copy, BoxCopy& box) {
   return error == CUDA_SUCCESS ? read_volume(*copy, box) : error;
 }
 
-// As a copy of a volume, if it names an array (forward/arrays/array_copy.hpp).
-std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY3D* copy) {
-  return copy != nullptr && names_array(*copy) ? std::optional(*copy) : std::nullopt;
-}
-std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY2D* copy) {
+// As a copy of a volume. Nothing: it is no description at all.
+std::optional<CUDA_MEMCPY3D> as_volume(const CUDA_MEMCPY3D* copy) { return copy != nullptr ? std::optional(*copy) : std::nullopt; }
+std::optional<CUDA_MEMCPY3D> as_volume(const CUDA_MEMCPY2D* copy) {
   if (copy == nullptr) return std::nullopt;
   CUDA_MEMCPY3D volume{};
   volume.srcXInBytes = copy->srcXInBytes;
@@ -117,62 +113,51 @@ std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY2D* copy) {
   volume.WidthInBytes = copy->WidthInBytes;
   volume.Height = copy->Height;
   volume.Depth = 1;
-  return with_array(&volume);
-}
-// The session whose memory an end of a copy between contexts is.
-std::uint32_t session_of_context(CUcontext handle) {
-  const auto context = find_context_or_current(handle);
-  return context ? session_of(context->device) : ActingSession::index();
-}
-CUDA_MEMCPY3D without_contexts(const CUDA_MEMCPY3D_PEER& copy) {
-  CUDA_MEMCPY3D volume{};
-  volume.srcXInBytes = copy.srcXInBytes;
-  volume.srcY = copy.srcY;
-  volume.srcZ = copy.srcZ;
-  volume.srcLOD = copy.srcLOD;
-  volume.srcMemoryType = copy.srcMemoryType;
-  volume.srcHost = copy.srcHost;
-  volume.srcDevice = copy.srcDevice;
-  volume.srcArray = copy.srcArray;
-  volume.srcPitch = copy.srcPitch;
-  volume.srcHeight = copy.srcHeight;
-  volume.dstXInBytes = copy.dstXInBytes;
-  volume.dstY = copy.dstY;
-  volume.dstZ = copy.dstZ;
-  volume.dstLOD = copy.dstLOD;
-  volume.dstMemoryType = copy.dstMemoryType;
-  volume.dstHost = copy.dstHost;
-  volume.dstDevice = copy.dstDevice;
-  volume.dstArray = copy.dstArray;
-  volume.dstPitch = copy.dstPitch;
-  volume.dstHeight = copy.dstHeight;
-  volume.WidthInBytes = copy.WidthInBytes;
-  volume.Height = copy.Height;
-  volume.Depth = copy.Depth;
   return volume;
 }
-// Within a device. Arrays of two in the order of a stream are not offered.
-std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY3D_PEER* copy) {
+std::optional<CUDA_MEMCPY3D> as_volume(const CUDA_MEMCPY3D_PEER* copy) {
   if (copy == nullptr || check_contexts(copy->srcContext, copy->dstContext) != CUDA_SUCCESS) return std::nullopt;
-  if (session_of_context(copy->srcContext) != session_of_context(copy->dstContext)) return std::nullopt;
-  const CUDA_MEMCPY3D volume = without_contexts(*copy);
-  return with_array(&volume);
+  CUDA_MEMCPY3D volume{};
+  volume.srcXInBytes = copy->srcXInBytes;
+  volume.srcY = copy->srcY;
+  volume.srcZ = copy->srcZ;
+  volume.srcLOD = copy->srcLOD;
+  volume.srcMemoryType = copy->srcMemoryType;
+  volume.srcHost = copy->srcHost;
+  volume.srcDevice = copy->srcDevice;
+  volume.srcArray = copy->srcArray;
+  volume.srcPitch = copy->srcPitch;
+  volume.srcHeight = copy->srcHeight;
+  volume.dstXInBytes = copy->dstXInBytes;
+  volume.dstY = copy->dstY;
+  volume.dstZ = copy->dstZ;
+  volume.dstLOD = copy->dstLOD;
+  volume.dstMemoryType = copy->dstMemoryType;
+  volume.dstHost = copy->dstHost;
+  volume.dstDevice = copy->dstDevice;
+  volume.dstArray = copy->dstArray;
+  volume.dstPitch = copy->dstPitch;
+  volume.dstHeight = copy->dstHeight;
+  volume.WidthInBytes = copy->WidthInBytes;
+  volume.Height = copy->Height;
+  volume.Depth = copy->Depth;
+  return volume;
 }
 
 template <typename Description>
 CUresult copy(Stream& stream, const Description* description, Completion completion) {
-  if (const auto volume = with_array(description)) return copy_with_array(stream, *volume, completion);
+  if (const auto volume = as_volume(description); volume && names_array(*volume)) return copy_with_array(stream, *volume, completion);
   BoxCopy box;
   const CUresult error = read(description, box);
   return error == CUDA_SUCCESS ? copy_box(stream, box, completion) : error;
 }
 
 // Between memory of two sessions: the one that reaches both makes the copy, behind what the default streams of both have. Nothing: it is not such
-// a copy, or nobody does.
+// a copy.
 template <typename Description>
 std::optional<std::uint32_t> prepare_across(const Description* description, CUresult& error) {
   BoxCopy box;
-  if (with_array(description) || read(description, box) != CUDA_SUCCESS || box.size.is_empty()) return std::nullopt;
+  if (read(description, box) != CUDA_SUCCESS || box.size.is_empty()) return std::nullopt;
   const CopySide destination{box.destination.address, box.destination.named}, source{box.source.address, box.source.named};
   const auto to = box.destination.extent(box.size), from = box.source.extent(box.size);
   if (!to || !from || !is_across(destination, source)) return std::nullopt;
@@ -181,10 +166,29 @@ std::optional<std::uint32_t> prepare_across(const Description* description, CUre
   return by;
 }
 
+// The sessions of both ends, if neither reaches the other's.
+template <typename Description>
+std::optional<ApartEnds> ends_apart(const Description* description, CUDA_MEMCPY3D& volume) {
+  const auto found = has_several_sessions() ? as_volume(description) : std::nullopt;
+  if (!found) return std::nullopt;
+  volume = *found;
+  BoxCopy box;
+  if (names_array(volume)) return ends_of(volume);
+  return read(description, box) == CUDA_SUCCESS ? ends_of(box) : std::nullopt;
+}
+
 template <typename Description>
 CUresult copy_now(const Description* description) {
   CUresult error = begin();
-  const auto by = error == CUDA_SUCCESS && has_several_sessions() ? prepare_across(description, error) : std::nullopt;
+  if (error != CUDA_SUCCESS) return error;
+  CUDA_MEMCPY3D volume{};
+  if (const auto ends = ends_apart(description, volume)) {
+    error = begin_in_current_order();
+    if (error == CUDA_SUCCESS) error = finish_default_stream(ends->source);
+    if (error == CUDA_SUCCESS) error = finish_default_stream(ends->destination);
+    return error == CUDA_SUCCESS ? copy_apart(volume, *ends) : error;
+  }
+  const auto by = has_several_sessions() ? prepare_across(description, error) : std::nullopt;
   if (error != CUDA_SUCCESS) return error;
   const ActingSession acting(by.value_or(ActingSession::index()));
   error = in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
@@ -198,43 +202,13 @@ template <typename Description>
 CUresult copy_later(const Description* description, CUstream handle) {
   if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
-  return stream != nullptr ? copy(*stream, description, Completion::as_posted) : CUDA_ERROR_INVALID_HANDLE;
-}
-
-bool array_is_across(const CUDA_MEMCPY3D_PEER& copy) {
-  if (check_contexts(copy.srcContext, copy.dstContext) != CUDA_SUCCESS) return false;
-  return names_array(without_contexts(copy)) && session_of_context(copy.srcContext) != session_of_context(copy.dstContext);
-}
-
-// What an array holds is at no address, so no other device's session reaches it: it goes through memory of the process, and is there when this
-// returns.
-CUresult copy_array_across(const CUDA_MEMCPY3D_PEER& copy) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  CUDA_MEMCPY3D first = without_contexts(copy), second = first;
-  std::size_t bytes = 0, slice = 0;
-  if (__builtin_mul_overflow(copy.WidthInBytes, copy.Height, &slice) || __builtin_mul_overflow(slice, copy.Depth, &bytes))
-    return CUDA_ERROR_INVALID_VALUE;
-  if (bytes == 0) return CUDA_SUCCESS;
-  std::vector<std::byte> between(bytes);
-  first.dstXInBytes = first.dstY = first.dstZ = 0;
-  first.dstMemoryType = CU_MEMORYTYPE_HOST;
-  first.dstHost = between.data();
-  first.dstPitch = copy.WidthInBytes;
-  first.dstHeight = copy.Height;
-  second.srcXInBytes = second.srcY = second.srcZ = 0;
-  second.srcMemoryType = CU_MEMORYTYPE_HOST;
-  second.srcHost = between.data();
-  second.srcPitch = copy.WidthInBytes;
-  second.srcHeight = copy.Height;
-  first.dstLOD = second.srcLOD = 0;
-  {
-    const ActingSession acting(session_of_context(copy.srcContext));
-    if (const CUresult error = copy_now(&first); error != CUDA_SUCCESS) return error;
-  }
-  const ActingSession acting(session_of_context(copy.dstContext));
-  if (const CUresult error = copy_now(&second); error != CUDA_SUCCESS) return error;
-  Stream* const stream = Streams::instance().default_stream();
-  return stream != nullptr ? Streams::instance().synchronize(*stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  CUDA_MEMCPY3D volume{};
+  const auto ends = ends_apart(description, volume);
+  if (!ends) return copy(*stream, description, Completion::as_posted);
+  if (stream->is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const CUresult error = Streams::instance().synchronize(*stream);
+  return error == CUDA_SUCCESS ? copy_apart(volume, *ends) : error;
 }
 
 }  // namespace
@@ -244,10 +218,7 @@ CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) { return copy_now(pC
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) { return copy_later(pCopy, hStream); }
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) { return copy_now(pCopy); }
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) { return copy_later(pCopy, hStream); }
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
-  const bool is_array_across = pCopy != nullptr && has_several_sessions() && array_is_across(*pCopy);
-  return is_array_across ? copy_array_across(*pCopy) : copy_now(pCopy);
-}
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) { return copy_now(pCopy); }
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) { return copy_later(pCopy, hStream); }
 
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {

@@ -161,7 +161,9 @@ void RecordMaker::add_memory(proto::StreamId stream) {
     case 5:
       if (random_() % 4 == 0) {
         const std::uint32_t number = random_() % 8 == 0 ? 1 : 0;  // one that nobody completes holds its stream to the end
-        return add(proto::StreamWaitSharedEventRecord{some_place(random_() % 8 == 0 ? 0 : 1) & ~std::uint64_t{7}, number, random_() % 2 == 0 ? 1u : 0u}, stream);
+        return add(
+            proto::StreamWaitSharedEventRecord{some_place(random_() % 8 == 0 ? 0 : 1) & ~std::uint64_t{7}, number, random_() % 2 == 0 ? 1u : 0u},
+            stream);
       }
       return add(proto::StreamWaitValueRecord{some_place(random_() % 2) & ~std::uint64_t{7}, 0, random_() % 2 == 0 ? 4u : 8u,
                                               static_cast<std::uint32_t>(random_() % 4)},

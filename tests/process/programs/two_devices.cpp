@@ -306,6 +306,7 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"peer_mappings", peer_mappings},
     {"peer_pools", peer_pools},
     {"peer_arrays", peer_arrays},
+    {"apart_boxes", apart_boxes},
     {"fault_in_common", fault_in_common},
     {"fault_awaited", fault_awaited},
     {"meetings", meetings},

@@ -117,6 +117,7 @@ void churn(Sides& sides);
 
 // two_devices_arrays.cpp
 void peer_arrays(Sides& sides);
+void apart_boxes(Sides& sides);
 
 // two_devices_host.cpp
 void host_memory(Sides& sides);

@@ -117,6 +117,18 @@ void peer_arrays(Sides& sides) {
     copy = between({&here, near, 0}, {&there, nullptr, there.data});
     CU(cuMemcpy3DPeer(&copy));
     require_index(read(here, near), 7, "an array of the other device's memory");
+    // In a stream's order, behind what it has.
+    write(there, far, 0);
+    for (unsigned round = 0; round < 3; ++round) {
+      there.use();
+      there.launch_fill(there.data, 11 + round);
+      copy = between({&here, beside, 0}, {&there, nullptr, there.data});
+      CU(cuMemcpy3DPeerAsync(&copy, there.stream));
+      copy = between({&there, far, 0}, {&here, beside, 0});
+      CU(cuMemcpy3DPeerAsync(&copy, there.stream));
+      CU(cuStreamSynchronize(there.stream));
+      require_index(read(there, far), 11 + round, "an array of another device's, copied in a stream");
+    }
     // A part: the last row of the last slice.
     write(there, far, 0);
     copy = between({&there, far, 0}, {&here, near, 0});
@@ -130,6 +142,68 @@ void peer_arrays(Sides& sides) {
     copy.dstY = kHeight;
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DPeer(&copy));
     for (const CUarray array : {near, far, beside}) CU(cuArrayDestroy(array));
+  }
+}
+
+// Boxes of memory, where neither device has been let into the other's.
+void apart_boxes(Sides& sides) {
+  constexpr std::size_t kPitch = 1000 * sizeof(unsigned), kRows = 100;
+  constexpr std::size_t kColumns = 300;  // of 1,000
+  for (const unsigned by : {0u, 1u}) {
+    const Side &from = sides[by], &to = sides[1 - by];
+    to.use();
+    CU(cuMemsetD32(to.data, 0, kWords));
+    from.use();
+    CUDA_MEMCPY2D copy{};
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = from.data;
+    copy.dstDevice = to.data;
+    copy.srcPitch = copy.dstPitch = kPitch;
+    copy.srcXInBytes = 100 * sizeof(unsigned);
+    copy.dstXInBytes = 200 * sizeof(unsigned);
+    copy.WidthInBytes = kColumns * sizeof(unsigned);
+    copy.Height = kRows;
+    const auto require_copied = [&](unsigned factor, const char* what) {
+      to.use();
+      const std::vector<unsigned> words = to.read(to.data);
+      for (unsigned i = 0; i < kWords; ++i) {
+        const unsigned column = i % 1000;
+        const bool is_in = column >= 200 && column < 200 + kColumns;
+        require(words[i] == (is_in ? (i - 100) * factor : 0), what);
+      }
+      from.use();
+    };
+    CU(cuMemsetD32(from.data, 0, kWords));
+    CU(cuCtxSynchronize());  // the stream does not wait for the NULL stream
+    from.launch_fill(from.data, 3);
+    CU(cuStreamSynchronize(from.stream));
+    CU(cuMemcpy2D(&copy));
+    require_copied(3, "rows copied to the other device");
+    from.launch_fill(from.data, 5);
+    CU(cuMemcpy2DAsync(&copy, from.stream));
+    CU(cuStreamSynchronize(from.stream));
+    require_copied(5, "rows copied to the other device in a stream");
+    CUDA_MEMCPY3D_PEER volume{};
+    volume.srcMemoryType = volume.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    volume.srcDevice = from.data;
+    volume.dstDevice = to.data;
+    volume.srcContext = from.context;
+    volume.dstContext = to.context;
+    volume.srcPitch = volume.dstPitch = kPitch;
+    volume.srcHeight = volume.dstHeight = kRows / 4;
+    volume.srcXInBytes = copy.srcXInBytes;
+    volume.dstXInBytes = copy.dstXInBytes;
+    volume.WidthInBytes = copy.WidthInBytes;
+    volume.Height = kRows / 4;
+    volume.Depth = 4;
+    from.launch_fill(from.data, 7);
+    CU(cuStreamSynchronize(from.stream));
+    CU(cuMemcpy3DPeer(&volume));
+    require_copied(7, "slices copied to the other device");
+    from.launch_fill(from.data, 9);
+    CU(cuMemcpy3DPeerAsync(&volume, from.stream));
+    CU(cuStreamSynchronize(from.stream));
+    require_copied(9, "slices copied to the other device in a stream");
   }
 }
 
