@@ -2,6 +2,7 @@
 #include "interposer/library_thread.hpp"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace mpsshim::interposer {
 
