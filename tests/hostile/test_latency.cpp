@@ -29,7 +29,7 @@ constexpr std::chrono::seconds kRoundLimit{60};
 constexpr int kSliceMs = 100;
 constexpr int kQuietMs = 300;
 constexpr long kStrictUs = 5'000;
-constexpr long kLooseUs = 2'000'000;
+constexpr long kLooseUs = 4'000'000;
 constexpr long kLooseMedianUs = 150'000;
 constexpr long kTimesQuiet = 20;
 
