@@ -43,7 +43,7 @@ bool is_over(std::uint32_t source) {
 CUresult find_pending(CUevent handle, Event*& event) {
   event = Events::instance().resolve(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
+  if (event->shared) return CUDA_SUCCESS;
   if (event->is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   if (Events::is_complete(*event)) event = nullptr;
   return CUDA_SUCCESS;
@@ -71,6 +71,7 @@ CUresult PeerWaits::wait(Stream& stream, CUevent handle) {
   if (failed != CUDA_SUCCESS) return fail_with(failed, source);
   if (stream.is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   if (event == nullptr) return CUDA_SUCCESS;
+  if (event->shared) return wait_for_shared(stream, source, *event->shared);
   Bridge& bridge = bridge_to(source, stream);
   {
     const std::lock_guard lock(bridge.mutex);
@@ -80,6 +81,24 @@ CUresult PeerWaits::wait(Stream& stream, CUevent handle) {
       return error;
   }
   return begin_watch();
+}
+
+CUresult PeerWaits::wait_for_shared(Stream& stream, std::uint32_t source, const SharedEvent& event) {
+  const std::lock_guard lock(mutex_);
+  SharedEvent& opened = opened_[{ActingSession::index(), event.slot}];
+  if (opened.slot == nullptr || opened.generation != event.generation) {
+    CUipcEventHandle name{};
+    {
+      const ActingSession acting(source);
+      if (const CUresult error = SharedEvents::instance().name(event, name); error != CUDA_SUCCESS) return error;
+    }
+    SharedEvent now;
+    const CUresult error = SharedEvents::instance().open(name, now);
+    if (opened.slot != nullptr) SharedEvents::instance().destroy(opened);  // the slot is another event's
+    opened = now;
+    if (error != CUDA_SUCCESS) return error;
+  }
+  return SharedEvents::wait_on_stream(opened, stream);
 }
 
 PeerWaits::Bridge& PeerWaits::bridge_to(std::uint32_t source, const Stream& stream) {

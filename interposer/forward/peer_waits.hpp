@@ -6,12 +6,15 @@
 // held back until its executor sees that. A waiting stream has a bridge to each session, so what it waits for is passed on in the order in which
 // it waits, and waits of two streams do not hold up each other.
 //
+// An event that processes share is waited for as by another process: the waiting session opens it.
+//
 // If the event's session fails, what the stream waits for will not be made. Then the waiting session fails with the same error and its stream goes
 // no further: a thread looks for that as long as there are waits that are not over. Any thread; never destroyed, since streams may wait at exit.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
@@ -49,6 +52,7 @@ class PeerWaits {
     friend auto operator<=>(const Key&, const Key&) = default;
   };
 
+  [[nodiscard]] CUresult wait_for_shared(Stream& stream, std::uint32_t source, const SharedEvent& event);
   [[nodiscard]] Bridge& bridge_to(std::uint32_t source, const Stream& stream);
   [[nodiscard]] static CUresult open(Bridge& bridge) REQUIRES(bridge.mutex);
   [[nodiscard]] static CUresult free_relay(Bridge& bridge, const Relay*& relay) REQUIRES(bridge.mutex);
@@ -62,6 +66,8 @@ class PeerWaits {
   Mutex mutex_;
   CondVar began_;
   std::map<Key, Bridge> bridges_ GUARDED_BY(mutex_);
+  // Events shared between processes, of other sessions, as a waiting session (first) has opened their slot.
+  std::map<std::pair<std::uint32_t, const proto::SharedEventSlot*>, SharedEvent> opened_ GUARDED_BY(mutex_);
   bool has_begun_ GUARDED_BY(mutex_) = false;  // a wait, since the thread last looked
   bool is_idle_ GUARDED_BY(mutex_) = false;    // the thread sleeps until one does
   bool has_thread_ GUARDED_BY(mutex_) = false;

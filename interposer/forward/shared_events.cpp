@@ -118,7 +118,7 @@ CUresult SharedEvents::create(SharedEvent& event) {
 CUresult SharedEvents::name(const SharedEvent& event, CUipcEventHandle& handle) {
   const std::lock_guard lock(mutex_);
   Page* page = page_of(event.slot);
-  if (page == nullptr || !page->is_own) return CUDA_ERROR_INVALID_HANDLE;
+  if (page == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!page->is_named) {
     if (const CUresult error = share_memory(page->segment, page->name); error != CUDA_SUCCESS) return error;
     page->is_named = true;

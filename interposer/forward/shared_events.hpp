@@ -29,6 +29,7 @@ class SharedEvents {
 
   [[nodiscard]] CUresult create(SharedEvent& event);
   [[nodiscard]] CUresult open(const CUipcEventHandle& handle, SharedEvent& event);
+  // For other processes, of an own event; for other sessions of this process, of any.
   [[nodiscard]] CUresult name(const SharedEvent& event, CUipcEventHandle& handle);
   void destroy(const SharedEvent& event);
 

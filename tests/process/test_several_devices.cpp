@@ -171,6 +171,7 @@ TEST_CASE("one program on two devices: a library for both, with variables of eac
 TEST_CASE("one program on two devices: events of one order work of the other") { run_on_two("events"); }
 TEST_CASE("one program on two devices: each waits for the other again and again") { run_on_two("ping_pong"); }
 TEST_CASE("one program on two devices: streams that wait for work of the other, each for its own") { run_on_two("waits"); }
+TEST_CASE("one program on two devices: events that processes share") { run_on_two("shared_events"); }
 TEST_CASE("one program on two devices: copies between them") { run_on_two("copies"); }
 TEST_CASE("one program on two devices: pools") { run_on_two("pools"); }
 TEST_CASE("one program on two devices: NULL streams of each") { run_on_two("null_streams"); }

@@ -290,6 +290,7 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"events", events},
     {"ping_pong", ping_pong},
     {"waits", waits},
+    {"shared_events", shared_events},
     {"copies", copies},
     {"pools", pools},
     {"graphs", graphs},

@@ -99,6 +99,7 @@ void forks(Sides& sides);
 // two_devices_waits.cpp
 void ping_pong(Sides& sides);
 void waits(Sides& sides);
+void shared_events(Sides& sides);
 
 // two_devices_peers.cpp
 // 2 MiB or so on the second device, mapped for both.

@@ -71,6 +71,34 @@ void ping_pong(Sides& sides) {
   }
 }
 
+// Events that could be shared with other processes are waited for by streams of both devices as others are.
+void shared_events(Sides& sides) {
+  sides[0].use();
+  const PinnedWord gate;
+  for (unsigned round = 1; round <= 3; ++round) {
+    sides[0].use();
+    CUevent event = nullptr;
+    CU(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CU(cuStreamWaitEvent(sides[1].stream, event, 0));  // never recorded
+    for (unsigned i = 0; i < 5; ++i) {
+      gate.set(0);
+      sides[0].use();
+      CU(cuStreamWaitValue32(sides[0].stream, gate.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+      sides[0].launch_fill(sides[0].data, round + i);
+      CU(cuEventRecord(event, sides[0].stream));
+      sides[1].use();
+      CU(cuStreamWaitEvent(sides[1].stream, event, 0));
+      CU(cuMemcpyPeerAsync(sides[1].data, sides[1].context, sides[0].data, sides[0].context, kBytes, sides[1].stream));
+      sides[1].launch_add(sides[1].data, 0);
+      CU_GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(sides[1].stream));
+      gate.set(1);
+      CU(cuStreamSynchronize(sides[1].stream));
+      require_index(sides[1].read(sides[1].data), round + i, "what another device has written before an event");
+    }
+    CU(cuEventDestroy(event));
+  }
+}
+
 // Each stream waits for what it has been told to, and for nothing else.
 void waits(Sides& sides) {
   constexpr unsigned kStreams = 20;
