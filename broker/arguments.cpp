@@ -18,6 +18,12 @@ void describe_service(CommandLine& line, Arguments& arguments) {
   line.option("-a,--apply", &arguments.configuration,
               "File of TOML with what the broker begins with: settings of its servers and namespaces, in the keys of NVIDIA's version 3. It comes "
               "before CUDA_MPS_ variables, and is read once: what commands change is not written back, and a restart keeps it");
+  line.flag("-S,--static-partitioning", arguments.static_partitioning,
+            "Clients run in static partitions of the multiprocessors, which are their clients' alone: mpsctl sm_partition makes them, "
+            "CUDA_MPS_SM_PARTITION of a client names one. Who names none gets no context (CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION), and percentages "
+            "mean nothing. Needs a driver of CUDA 12.4");
+  line.option("-p,--protocol", &arguments.protocol,
+              "As NVIDIA has it, 2 or 3: without effect, since commands of both versions are understood at any time", CommandLine::Range{2u, 3u});
   line.option("--driver", &arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library");
   line.option("--pipe-dir", &arguments.pipe_dir,
               "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else root's /run/mpsshim, another user's $XDG_RUNTIME_DIR/mpsshim, else "
@@ -114,10 +120,11 @@ void describe_executors(CommandLine& line, Arguments& arguments) {
 }
 
 void describe_users(CommandLine& line, Arguments& arguments) {
-  line.flag("--multiuser-server", arguments.all_users,
+  line.flag("-m,--multiuser-server,--multiuser", arguments.all_users,
             "Serve clients of every user, not only of the broker's own. Each user has executors of its own: no two share an address space, a context "
             "or a fault. The pipe directory must let them in");
   line.single_dash("-multiuser-server");
+  line.single_dash("-multiuser");
   line.flag(
       "--share-executors", arguments.share_executors,
       "With --multiuser-server: all users share executors, which saves a context (about half a GiB on an H200) for each. Promised is then what is "
@@ -280,6 +287,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   if (const char* text = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")) limits.thread_percentage_text = text;
   if (const char* text = std::getenv("CUDA_MPS_CLIENT_PRIORITY")) limits.client_priority_text = text;
   limits.serves_all_users = arguments.all_users;
+  limits.has_static_partitions = arguments.static_partitioning;
   limits.spreads_newcomers = arguments.spread;
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;

@@ -67,6 +67,8 @@ struct Arguments {
   std::string resume_failed;  // why the one that was to follow could not take over
   bool all_users = false;
   bool share_executors = false;
+  bool static_partitioning = false;
+  unsigned protocol = 2;
   bool spread = false;
   std::uint64_t client_host_mib = 0;
   std::uint64_t host_mib = 0;

@@ -194,6 +194,9 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   }
   char** entry = environ;
   const std::string names = mpsshim::proto::unenforced_variables([&] { return *entry == nullptr ? std::string_view() : std::string_view(*entry++); });
+  const char* const protocol = std::getenv("CUDA_MPS_PROTOCOL_VERSION");
+  if (protocol != nullptr && *protocol != '\0' && std::string_view(protocol) != "2" && std::string_view(protocol) != "3")
+    log_warning("CUDA_MPS_PROTOCOL_VERSION: {} is no version (2 or 3): it is left out, and commands of both are understood.", as_quoted(protocol));
   if (!names.empty()) log_warning("In this broker's environment, and without effect, for nothing enforces that yet: {}.", names);
   return server->run();
 }

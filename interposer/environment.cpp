@@ -30,6 +30,8 @@ constexpr std::array kTable = {
     VariableRow{Variable::client_priority, "CUDA_MPS_CLIENT_PRIORITY", "how urgent this process's work is: 0 (normal) or 1 (below normal)"},
     VariableRow{Variable::group, "MPSSHIM_GROUP",
                 "group of clients whose limits this process shares (mpsctl namespace): lowercase letters, digits, underscores"},
+    VariableRow{Variable::sm_partition, "CUDA_MPS_SM_PARTITION",
+                "static partition of the multiprocessors this process runs in, as mpsctl sm_partition add names it; of several devices by commas"},
     VariableRow{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is looked for a broker where no directory is named"},
     VariableRow{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
     VariableRow{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
@@ -77,6 +79,7 @@ constexpr bool needs_trust(Variable variable) {
     case Variable::thread_percentage:
     case Variable::client_priority:
     case Variable::group:
+    case Variable::sm_partition:
     case Variable::disable:
     case Variable::require:
     case Variable::debug:

@@ -19,6 +19,7 @@ enum class Variable : std::uint8_t {
   thread_percentage,
   client_priority,
   group,
+  sm_partition,
   runtime_directory,
   disable,
   require,

@@ -18,6 +18,7 @@
 
 #include "gen/api_ids.hpp"
 #include "gen/protocol_hash.hpp"
+#include "interposer/asked_terms.hpp"
 #include "interposer/channel/connection.hpp"
 #include "interposer/channel/refusal.hpp"
 #include "interposer/environment.hpp"
@@ -29,7 +30,6 @@
 #include "proto/handshake.hpp"
 #include "proto/mps_variables.hpp"
 #include "proto/pipe_directory.hpp"
-#include "proto/provision.hpp"
 #include "proto/segment.hpp"
 #include "proto/trace.hpp"
 
@@ -237,41 +237,6 @@ ProcessState settle_child() {
     case ProcessState::forked: return settled.state;
   }
   return settled.state;
-}
-
-// What the environment says of this process. What is wrong in it is told once, and is as if it were not there.
-template <typename Value>
-std::optional<Value> asked_by(Variable variable, std::optional<Value> (*parse)(std::string_view), const char* meaning, std::atomic<bool>& told) {
-  const std::string_view text = environment_value(variable);
-  if (text.empty()) return std::nullopt;
-  std::optional<Value> value = parse(text);
-  if (!value && !told.exchange(true, std::memory_order_relaxed)) {
-    log_line("%s: \"%.*s\" is no %s: it is left out.", variable_name(variable), static_cast<int>(std::min<std::size_t>(text.size(), 200)),
-             text.data(), meaning);
-  }
-  return value;
-}
-
-// Once for each connection, before a session begins on it.
-CUresult ask_provision(Connection& connection) {
-  proto::ProvisionAsk question;
-  static std::atomic<bool> percentage_told{false};
-  static std::atomic<bool> priority_told{false};
-  question.thread_percentage =
-      asked_by(Variable::thread_percentage, proto::parse_percentage, "percentage (above 0, to 100, such as 25 or 12.5)", percentage_told).value_or(0);
-  if (question.thread_percentage != 0 && question.thread_percentage < proto::kWholePercentage &&
-      settled.facts->driver_version < proto::kFirstDriverWithShares && !percentage_told.exchange(true, std::memory_order_relaxed)) {
-    log_line("%s is set and without effect: CUDA 12.4 is the first driver that can enforce it.", variable_name(Variable::thread_percentage));
-  }
-  const auto priority = asked_by(Variable::client_priority, proto::parse_client_priority, "priority (0: normal, 1: below normal)", priority_told);
-  question.client_priority = priority ? *priority + 1 : 0;
-  static std::atomic<bool> group_told{false};
-  const auto group = asked_by(Variable::group, proto::parse_group, "group (lowercase letters, digits and underscores, 64 at most)", group_told);
-  if (group) group->copy(question.group, proto::kMostGroupName);
-  proto::ProvisionTold told;
-  if (const CUresult error = connection.ask(question, told); error != CUDA_SUCCESS) return error;
-  for (std::uint32_t device = 0; device < proto::kMaxDevices; ++device) note_thread_percentage(device, told.thread_percentage[device]);
-  return CUDA_SUCCESS;
 }
 
 // Whoever cares about the order has it from the broker, once in its life.

@@ -212,6 +212,8 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::count: return "count";
     case ArgumentKind::sort_key: return "sort_key";
     case ArgumentKind::group: return "group";
+    case ArgumentKind::partition: return "partition";
+    case ArgumentKind::partition_name: return "partition_name";
     case ArgumentKind::client_field: return "client_field";
     case ArgumentKind::format: return "format";
     case ArgumentKind::file: return "file";

@@ -30,6 +30,8 @@ enum class ArgumentKind {
   count,
   sort_key,  // of top
   group,     // name of a namespace
+  partition,       // a static partition's number or name
+  partition_name,
   client_field,
   format,   // csv, csv,noheader or json
   file,     // path of one
@@ -47,8 +49,8 @@ struct ArgumentSpec {
 inline constexpr std::array<std::string_view, 8> kSortKeys{"gpu", "launches", "wait", "in_flight", "memory", "age", "pid", "user"};
 
 // Of `client get`: the words of ArgumentKind::client_field.
-inline constexpr std::array<std::string_view, 10> kClientFields{
-    "pid", "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit", "client-priority"};
+inline constexpr std::array<std::string_view, 11> kClientFields{
+    "pid", "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit", "client-priority", "sm-partition"};
 
 struct OptionSpec {
   std::string_view name;                // "-p"

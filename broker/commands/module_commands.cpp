@@ -24,7 +24,7 @@ std::vector<CommandSpec> client_commands() {
        false,
        "One word about a client, a line for each of its devices. FIELD: pid, server, device, pci-id, linux-ns (of pids), maws-ns (its group), cmd, "
        "or of "
-       "ours active-thread-percentage, pinned-memory-limit, client-priority"},
+       "ours active-thread-percentage, pinned-memory-limit, client-priority, sm-partition"},
       {"client terminate", {}, {pid}, Formats::text, true, "As terminate_client, on whatever servers the client has"},
       {"client set",
        {{"--active-thread-percentage", kPercentage},
@@ -77,6 +77,41 @@ std::vector<CommandSpec> namespace_commands() {
   };
 }
 
+std::vector<CommandSpec> partition_commands() {
+  const ArgumentSpec chunks{"CHUNKS", ArgumentKind::count};
+  const ArgumentSpec partition{"PARTITION", ArgumentKind::partition};
+  const OptionSpec of_device{"--device", kDevice, true};
+  return {
+      {"lspart",
+       {},
+       {},
+       Formats::table,
+       false,
+       "Static partitions of the multiprocessors, with mpsbroker --static-partitioning: a row for each device and for each partition of it, with free "
+       "and used chunks and multiprocessors, and whether it has clients"},
+      {"sm_partition add",
+       {},
+       {kDevice, chunks},
+       Formats::text,
+       true,
+       "Makes a static partition of so many chunks (lspart) of a device, which no other has. Answers what CUDA_MPS_SM_PARTITION of its clients is to be"},
+      {"sm_partition rm", {}, {kDevice, partition}, Formats::text, true, "Takes a partition away that has no clients"},
+      {"sm-partition create",
+       {of_device, {"--chunks", chunks, true}},
+       {{"NAME", ArgumentKind::partition_name}},
+       Formats::text,
+       true,
+       "As sm_partition add, with a name for operators, one of its device"},
+      {"sm-partition delete", {of_device}, {partition}, Formats::text, true, "As sm_partition rm, by name or number"},
+      {"sm-partition list",
+       {{"--device", kDevice}, {"--all"}},
+       {},
+       Formats::table,
+       false,
+       "Partitions of all devices, or of one: device, name, chunks, multiprocessors, state, number and clients; and what of each device is in none"},
+  };
+}
+
 // Servers have numbers and no names, and are there as long as somebody needs them.
 std::vector<CommandSpec> server_commands() {
   return {
@@ -104,6 +139,7 @@ std::vector<CommandSpec> server_commands() {
 std::vector<CommandSpec> module_commands() {
   std::vector<CommandSpec> all = client_commands();
   std::ranges::move(namespace_commands(), std::back_inserter(all));
+  std::ranges::move(partition_commands(), std::back_inserter(all));
   std::ranges::move(server_commands(), std::back_inserter(all));
   return all;
 }

@@ -18,6 +18,7 @@
 #include "broker/printable.hpp"
 #include "proto/memory_limit.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace mpsshim::broker {
 
@@ -45,6 +46,8 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::interval:
     case ArgumentKind::sort_key:
     case ArgumentKind::group:
+    case ArgumentKind::partition:
+    case ArgumentKind::partition_name:
     case ArgumentKind::client_field:
     case ArgumentKind::format:
     case ArgumentKind::file:
@@ -85,6 +88,12 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   if (argument.kind == ArgumentKind::group && !proto::parse_group(word)) {
     return fmt::format("{} is no name of a group: lowercase letters, digits and underscores, {} at most", as_quoted(word), proto::kMostGroupName);
   }
+  if (argument.kind == ArgumentKind::partition_name && !proto::parse_group(word)) {
+    return fmt::format("{} is no name of a partition: lowercase letters, digits and underscores, {} at most", as_quoted(word), proto::kMostGroupName);
+  }
+  if (argument.kind == ArgumentKind::partition && !proto::parse_partition(word) && !proto::parse_group(word)) {
+    return fmt::format("{} is no partition: P with its number, such as P0000001, or its name", as_quoted(word));
+  }
   if (argument.kind == ArgumentKind::percentage && !proto::parse_percentage(word)) {
     return fmt::format("{} is no percentage: a number above 0, to 100, such as 25 or 12.5", as_quoted(word));
   }
@@ -118,14 +127,8 @@ std::string verbs_of(const std::string& module) {
 
 // Commands of NVIDIA's later versions that cannot be obeyed here, and what there is in their place; "": the word is none of them.
 std::string told_instead_of(std::string_view word) {
-  constexpr std::string_view kNoPartitions =
-      "there are no static partitions of multiprocessors, which nobody else could use: parts that clients share are given by "
-      "set_active_thread_percentage, client set and namespace set";
   constexpr std::string_view kAccounts = "memory is not accounted by control groups: what clients hold is in ps, users and namespace list";
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"lspart", kNoPartitions},
-      {"sm_partition", kNoPartitions},
-      {"sm-partition", kNoPartitions},
       {"memacct", kAccounts},
       {"feature", "there are no features to be switched: options of mpsbroker say what there is"},
       {"context-share", "contexts are not shared by a command: all clients of a server are served in one context"},

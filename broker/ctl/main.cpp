@@ -182,18 +182,25 @@ int main(int argc, char** argv) {
   std::string pipe_dir;
   std::string format;
   bool is_json = false;
+  bool is_to_quit = false;
+  unsigned protocol = 2;
   CommandLine line("mpsctl: commands for a running mpsbroker; without a command, one a line from standard input");
   line.option("--pipe-dir", &pipe_dir,
               "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY; else where a broker answers, of $XDG_RUNTIME_DIR/mpsshim, "
               "/run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps)");
   line.flag("--json", is_json, "As behind each command: it answers as a document of JSON, in one line");
   line.option("--format", &format, "The same for any form: text, json, csv, or csv,noheader");
+  line.flag("-q,--quit", is_to_quit, "As the command quit, in place of a command");
+  line.option("-p,--protocol", &protocol, "As NVIDIA has it, 2 or 3: without effect, since commands of both versions are understood at any time",
+              CommandLine::Range{2u, 3u});
   line.take_remaining(footer());
   line.describe_also(describe_commands);
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (is_json && !format.empty()) return fail(kNotAsked, "--json and --format exclude each other");
   const std::string form = is_json ? " --json" : format.empty() ? "" : " --format " + format;
-  const std::vector<std::string> words = line.remaining();
+  std::vector<std::string> words = line.remaining();
+  if (is_to_quit && (!words.empty() || !form.empty())) return fail(kNotAsked, "--quit takes no command and no form: see mpsctl --help");
+  if (is_to_quit) words.emplace_back("quit");
   const std::optional<std::string> command = joined(words);
   if (!command) return kNotAsked;
   if (command->starts_with('-')) return fail(kNotAsked, "there is no option " + as_quoted(words.front()) + ": see mpsctl --help");

@@ -22,6 +22,8 @@ class Answers {
 
   // What is to be printed. nullopt: there is no broker any more.
   [[nodiscard]] std::optional<std::string> answer(const std::string& line);
+  // Of a command in the arguments, which may be one of version 3's, too: those are asked as they are.
+  [[nodiscard]] std::optional<std::string> answer_argument(const std::string& line);
 
  private:
   using Words = std::vector<std::string>;
@@ -59,6 +61,10 @@ class Answers {
   std::string memory_limit(const Words& words);
   std::string default_priority(const Words& words);
   std::string device_query(const Words& words);
+  std::string sm_partition(const Words& words);
+  std::string lspart(const Words& words);
+  // Of lspart's table. nullopt: the broker has no static partitions.
+  [[nodiscard]] std::optional<std::vector<Words>> partition_rows();
 
   const Ask ask_;
   bool is_lost_ = false;

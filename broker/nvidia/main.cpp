@@ -27,16 +27,57 @@ constexpr const char* kPipeDirectory = "/tmp/nvidia-mps";
 constexpr const char* kLogDirectory = "/var/log/nvidia-mps";
 constexpr std::chrono::milliseconds kAnswerLimit{60'000};
 constexpr char kHelp[] =
-    "usage: nvidia-cuda-mps-control [-d | -f | -v] [-multiuser-server]\n"
+    "usage: nvidia-cuda-mps-control [-d | -f | -v | -q] [-m] [-S] [-p 2|3] [COMMAND...]\n"
     "\n"
     "    -d                 starts the daemon in the background (mpsshim's mpsbroker)\n"
     "    -f                 starts it in the foreground\n"
     "    -v                 prints the version\n"
-    "    -multiuser-server  with -d or -f: for all users\n"
+    "    -q, --quit         ends it\n"
+    "    -multiuser-server, -m, --multiuser\n"
+    "                       with -d or -f: for all users\n"
+    "    -S, --static-partitioning\n"
+    "                       with -d or -f: clients run in static partitions (sm_partition, lspart)\n"
+    "    -p, --protocol 2|3 without effect: commands of both versions are understood\n"
     "\n"
-    "Without an option commands are read, one a line: get_server_list, get_server_status, start_server -uid UID, get_client_list,\n"
+    "A command stands in the arguments; without an option commands are read, one a line: get_server_list, get_server_status, start_server -uid UID, get_client_list,\n"
     "get_device_client_list, ps, terminate_client, device_query, quit, and {get|set}_ of default_active_thread_percentage,\n"
-    "active_thread_percentage, default_device_pinned_mem_limit, device_pinned_mem_limit and default_client_priority. See mpsctl(1) for more.\n";
+    "active_thread_percentage, default_device_pinned_mem_limit, device_pinned_mem_limit and default_client_priority; sm_partition and\n"
+    "lspart of a daemon that was started with -S. In the arguments also those of version 3: server, namespace, client, device and\n"
+    "sm-partition with their verbs. See mpsctl(1) for more.\n";
+
+// Of the command line.
+struct Wish {
+  std::string_view mode;  // "-d", "-f", "-v" or "-q"; "": it asks
+  bool is_for_all = false;
+  bool is_parted = false;
+  std::string command;
+};
+
+// nullopt: it cannot be understood.
+std::optional<Wish> read_arguments(int argc, char** argv) {
+  Wish wish;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "-d" || word == "-f" || word == "-v" || word == "-q") {
+      wish.mode = word;
+    } else if (word == "--quit") {
+      wish.mode = "-q";
+    } else if (word == "-multiuser-server" || word == "--multiuser-server" || word == "-m" || word == "--multiuser") {
+      wish.is_for_all = true;
+    } else if (word == "-S" || word == "--static-partitioning") {
+      wish.is_parted = true;
+    } else if ((word == "-p" || word == "--protocol") && i + 1 < argc && (argv[i + 1] == std::string_view("2") || argv[i + 1] == std::string_view("3"))) {
+      ++i;
+    } else if (!word.starts_with('-')) {
+      for (; i < argc; ++i) wish.command += (wish.command.empty() ? "" : " ") + std::string(argv[i]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  const bool starts = wish.mode == "-d" || wish.mode == "-f";
+  if ((wish.is_parted && !starts) || (!wish.mode.empty() && !wish.command.empty())) return std::nullopt;
+  return wish;
+}
 
 std::string environment(const char* name, const char* otherwise) {
   const char* const value = std::getenv(name);
@@ -57,11 +98,12 @@ std::string log_directory(const std::string& pipe_directory) {
   return geteuid() == 0 || access(kLogDirectory, W_OK | X_OK) == 0 ? kLogDirectory : pipe_directory;
 }
 
-int start(const std::string& directory, std::string_view mode, bool is_for_all) {
+int start(const std::string& directory, const Wish& wish) {
   const std::string program = broker_program();
   const std::string logs = log_directory(directory);
-  std::vector<const char*> words{program.c_str(), mode == "-d" ? "-d" : "-f", "--pipe-dir", directory.c_str(), "--log-dir", logs.c_str()};
-  if (is_for_all) words.push_back("--multiuser-server");
+  std::vector<const char*> words{program.c_str(), wish.mode == "-d" ? "-d" : "-f", "--pipe-dir", directory.c_str(), "--log-dir", logs.c_str()};
+  if (wish.is_for_all) words.push_back("--multiuser-server");
+  if (wish.is_parted) words.push_back("--static-partitioning");
   words.push_back(nullptr);
   execv(program.c_str(), const_cast<char* const*>(words.data()));
   std::perror(program.c_str());
@@ -73,16 +115,29 @@ int no_daemon() {
   return 1;
 }
 
-int answer_lines(const std::string& directory) {
+bool is_quit(const std::string& line) {
+  const std::size_t begin = line.find_first_not_of(" \t");
+  return begin != std::string::npos && line.substr(begin, line.find_first_of(" \t", begin) - begin) == "quit";
+}
+
+// nullopt: there is no daemon any more.
+std::optional<int> print(const std::optional<std::string>& text) {
+  if (!text) return std::nullopt;
+  std::fputs(text->c_str(), stdout);
+  std::fflush(stdout);
+  return 0;
+}
+
+// One command, or lines of them.
+int answer_all(const std::string& directory, const std::string& command) {
   ctl::BrokerClient broker(directory);
-  nvidia::Answers answers([&broker](const std::string& command) { return broker.ask(command, kAnswerLimit); });
+  nvidia::Answers answers([&broker](const std::string& line) { return broker.ask(line, kAnswerLimit); });
+  if (!command.empty() && !print(answers.answer_argument(command))) return no_daemon();
+  if (is_quit(command)) (void)broker.await_end(std::nullopt);
+  if (!command.empty()) return 0;
   for (std::string line; std::getline(std::cin, line);) {
-    const std::optional<std::string> text = answers.answer(line);
-    if (!text) return no_daemon();
-    std::fputs(text->c_str(), stdout);
-    std::fflush(stdout);
-    const std::size_t begin = line.find_first_not_of(" \t");
-    if (begin == std::string::npos || line.substr(begin, line.find_first_of(" \t", begin) - begin) != "quit") continue;
+    if (!print(answers.answer(line))) return no_daemon();
+    if (!is_quit(line)) continue;
     (void)broker.await_end(std::nullopt);
     return 0;
   }
@@ -92,30 +147,23 @@ int answer_lines(const std::string& directory) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string_view mode;
-  bool is_for_all = false;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "-d" || word == "-f" || word == "-v") {
-      mode = word;
-    } else if (word == "-multiuser-server" || word == "--multiuser-server") {
-      is_for_all = true;
-    } else {
-      std::printf("Unrecognized option\n%s", kHelp);
-      return 0;
-    }
+  const std::optional<Wish> wish = read_arguments(argc, argv);
+  if (!wish) {
+    std::printf("Unrecognized option\n%s", kHelp);
+    return 0;
   }
-  if (mode == "-v") {
+  if (wish->mode == "-v") {
     std::printf("mpsshim %s\n", MPSSHIM_VERSION);
     return 0;
   }
   const std::string directory = environment("CUDA_MPS_PIPE_DIRECTORY", kPipeDirectory);
   const bool is_named = directory != kPipeDirectory;
   const ctl::Reach reach = ctl::reach_of(directory, is_named ? ctl::Trust::anybody : ctl::Trust::user_and_root);
-  if (!mode.empty()) {
-    if (reach == ctl::Reach::absent) return start(directory, mode, is_for_all);
+  if (wish->mode == "-d" || wish->mode == "-f") {
+    if (reach == ctl::Reach::absent) return start(directory, *wish);
     std::puts("An instance of this daemon is already running");
     return 1;
   }
-  return reach == ctl::Reach::obeys ? answer_lines(directory) : no_daemon();
+  if (reach != ctl::Reach::obeys) return no_daemon();
+  return answer_all(directory, wish->mode == "-q" ? "quit" : wish->command);
 }

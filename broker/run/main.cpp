@@ -20,6 +20,7 @@
 #include "broker/run/place.hpp"
 #include "broker/run/starter.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace {
 
@@ -53,6 +54,9 @@ constexpr OptionText kOptions[] = {
      "device can part; a lower percentage holds"},
     {"--group", "NAME",
      "The group of clients whose limits PROGRAM shares (MPSSHIM_GROUP; mpsctl namespace): lowercase letters, digits and underscores, 64 at most"},
+    {"--sm-partition", "ID",
+     "The static partition of the multiprocessors that PROGRAM runs in (CUDA_MPS_SM_PARTITION), as mpsctl sm_partition add says it, such as "
+     "GPU-cb1213a3/P0000001; of several devices by commas. Of a broker that has such (mpsbroker --static-partitioning)"},
     {"--device", "DEVICE",
      "The device that PROGRAM sees (CUDA_VISIBLE_DEVICES): an index from 0, GPU- and a UUID, or local: of several devices that of this rank's number "
      "on its "
@@ -104,6 +108,7 @@ struct Options {
   std::string share;   // a percentage; empty: none is asked for
   std::string device;  // empty: as the environment has it
   std::string group;   // likewise
+  std::string partition;  // likewise
   bool for_job = false;
   unsigned idle_s = 2;
   int program = 0;  // where it stands in argv; argc: nowhere
@@ -142,7 +147,7 @@ Options read_options(int argc, char** argv) {
     const std::size_t equals = word.find('=');
     const std::string name(word.substr(0, equals));
     if (name != "--driver" && name != "--pipe-dir" && name != "--idle" && name != "--mem" && name != "--gpu-share" && name != "--group" &&
-        name != "--device")
+        name != "--sm-partition" && name != "--device")
       fail("unknown option " + std::string(word) + " (see mpsrun --help)");
     std::string value;
     if (equals != std::string_view::npos) {
@@ -157,6 +162,7 @@ Options read_options(int argc, char** argv) {
     if (name == "--mem") options.memory = value;
     if (name == "--gpu-share") options.share = value;
     if (name == "--group") options.group = value;
+    if (name == "--sm-partition") options.partition = value;
     if (name == "--device") options.device = value;
   }
   options.program = at;
@@ -177,6 +183,7 @@ std::string variable(const char* name) {
 
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
 constexpr char kGroup[] = "MPSSHIM_GROUP";
+constexpr char kPartition[] = "CUDA_MPS_SM_PARTITION";
 constexpr char kPercentage[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 constexpr char kLimits[] = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
@@ -190,6 +197,8 @@ void check_options(const Options& options) {
     fail("--gpu-share " + options.share + " is no percentage: above 0, to 100, such as 30% or 12.5");
   if (!options.group.empty() && !mpsshim::proto::parse_group(options.group))
     fail("--group " + options.group + " is no name of a group: lowercase letters, digits and underscores, 64 at most");
+  if (!options.partition.empty() && !mpsshim::proto::are_partitions(options.partition))
+    fail("--sm-partition " + options.partition + " is no partition: a device's UUID or index, a slash and P with its number, as mpsctl lspart has them");
   if (!options.device.empty() && !run::choose_device(options.device, variable, one, why)) fail(why);
 }
 
@@ -199,6 +208,7 @@ void set_shares(const Options& options, const std::string& directory) {
   if (!options.memory.empty()) setenv(kLimits, run::with_memory_limit(options.memory, variable(kLimits))->c_str(), 1);
   if (!options.share.empty()) setenv(kPercentage, run::with_gpu_share(options.share, variable(kPercentage))->c_str(), 1);
   if (!options.group.empty()) setenv(kGroup, options.group.c_str(), 1);
+  if (!options.partition.empty()) setenv(kPartition, options.partition.c_str(), 1);
   if (options.device.empty()) return;
   const auto count = [&](std::string& reason) { return run::count_devices(directory, reason); };
   const auto device = run::choose_device(options.device, variable, count, why);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/channel/refusal.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include <unistd.h>
 
+#include "interposer/environment.hpp"
 #include "interposer/log.hpp"
 
 namespace mpsshim::interposer {
@@ -66,6 +69,12 @@ void tell_no_session(CUresult status) {
         "The broker takes no new client now (CUresult %d): it is stopping, or its executor is not ready; its log says which. Start this program "
         "again when a broker serves (`mpsctl get_server_list` lists its executors).",
         static_cast<int>(status));
+  } else if (status == CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) {
+    const std::string_view named = environment_value(Variable::sm_partition);
+    log_line(
+        "The broker has static partitions of the multiprocessors alone, and CUDA_MPS_SM_PARTITION (\"%.*s\") names none that there is on this device "
+        "(CUresult %d): `mpsctl lspart` lists them, `mpsctl sm_partition add` makes one.",
+        static_cast<int>(std::min<std::size_t>(named.size(), 200)), named.data(), static_cast<int>(status));
   } else {
     log_line("The broker opens no session for this process (CUresult %d): its log says why; MPSSHIM_DISABLE=1 runs without it.",
              static_cast<int>(status));

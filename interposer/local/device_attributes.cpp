@@ -32,6 +32,7 @@ CUresult device_attribute(const proto::DeviceFacts& facts, int attribute, int& v
   const bool overridden = row != kOverrides.end() && row->attribute == attribute;
   value = overridden ? row->value : facts.attribute[attribute];
   if (attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT && value > 0) {
+    if (const std::uint32_t own = partition_multiprocessors(facts); own != 0) return value = static_cast<int>(own), CUDA_SUCCESS;
     const int major = facts.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
     value = static_cast<int>(proto::provisioned_multiprocessors(static_cast<std::uint32_t>(value), major, thread_percentage(facts)));
   }

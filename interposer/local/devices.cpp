@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -31,6 +32,7 @@ std::array<std::atomic<CUdevice>, kMaxSessions> session_devices{};
 // By broker ordinal, hundredths of a percent; 0: all.
 std::array<std::atomic<std::uint32_t>, proto::kMaxDevices> thread_percentages{};
 std::array<std::atomic<const std::atomic<std::uint32_t>*>, proto::kMaxDevices> changed_percentages{};
+std::array<std::atomic<std::uint32_t>, proto::kMaxDevices> partitions{};  // likewise, their multiprocessors; 0: none
 
 // Nothing where the device has no session.
 std::optional<std::uint32_t> find_session(CUdevice device) {
@@ -109,6 +111,17 @@ std::uint32_t thread_percentage(const proto::DeviceFacts& facts) {
     return changed != 0 ? changed : thread_percentages[visible[i]].load(std::memory_order_relaxed);
   }
   return 0;
+}
+
+void note_partition(std::uint32_t broker_ordinal, std::uint32_t multiprocessors) {
+  if (broker_ordinal < partitions.size()) partitions[broker_ordinal].store(multiprocessors, std::memory_order_relaxed);
+}
+
+std::uint32_t partition_multiprocessors(const proto::DeviceFacts& facts) {
+  const std::ptrdiff_t ordinal = &facts - driver_facts().device;
+  return ordinal >= 0 && ordinal < static_cast<std::ptrdiff_t>(partitions.size())
+             ? partitions[static_cast<std::size_t>(ordinal)].load(std::memory_order_relaxed)
+             : 0;
 }
 
 std::uint32_t session_of(CUdevice device) {

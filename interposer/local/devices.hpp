@@ -41,6 +41,10 @@ void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percenta
 void watch_thread_percentage(std::uint32_t broker_ordinal, const std::atomic<std::uint32_t>& word);
 [[nodiscard]] std::uint32_t thread_percentage(const proto::DeviceFacts& facts);  // 0: all
 
+// How many multiprocessors its static partition of that device has; 0: it has none. Noted by cuInit.
+void note_partition(std::uint32_t broker_ordinal, std::uint32_t multiprocessors);
+[[nodiscard]] std::uint32_t partition_multiprocessors(const proto::DeviceFacts& facts);
+
 // What this process answers for an attribute: the broker's fact, or an override (device_attributes.cpp).
 [[nodiscard]] CUresult device_attribute(const proto::DeviceFacts& facts, int attribute, int& value);
 

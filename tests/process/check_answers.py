@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_answers.py MPSCTL PIPE_DIRECTORY SCHEMA_DOCUMENT NAME_OF_A_CLIENT
 Reads what mpsctl answers with parsers that are not ours, and holds the keys against those that docs/service.md promises. With a client whose
-program has a name that means harm.
+program has a name that means harm. A broker with static partitions, which has no clients (--partitions in place of the name), for those questions.
 """
 import csv
 import io
@@ -34,9 +34,9 @@ def promised():
     """Keys by command, of the table of the document: the outer ones, and those of a list's objects."""
     section = pathlib.Path(DOCUMENT).read_text().partition("## JSON\n")[2].partition("\n## ")[0]
     found = {}
-    for names, cell in re.findall(r"^\| (`[a-z_`, ]+`) \| (.*) \|$", section, re.M):
+    for names, cell in re.findall(r"^\| (`[a-z_`, -]+`) \| (.*) \|$", section, re.M):
         keys = re.findall(r"`(\w+)`", cell)
-        for name in re.findall(r"`([\w ]+)`", names):
+        for name in re.findall(r"`([\w -]+)`", names):
             found[name] = keys
     return found
 
@@ -48,8 +48,34 @@ def check_keys(command, read, keys):
     assert has == wanted, f"{command}: has {sorted(has - wanted)} besides, lacks {sorted(wanted - has)}"
 
 
+PARTITION_COMMANDS = {"lspart": "partitions", "sm-partition list": "partitions"}
+
+
+def check_table(command, rows, varies=()):
+    table = list(csv.DictReader(io.StringIO(answer(*command.split(), "--csv"), newline=""), strict=True))
+    objects = document(command)[rows]
+    assert len(table) == len(objects) > 0, command
+    for line, one in zip(table, objects):
+        assert list(line) == list(one), (line, one)
+        for key, value in one.items():
+            shown = "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            assert line[key] == shown or key.startswith(varies), (command, key, line[key], shown)
+
+
+def check_partitions(keys):
+    subprocess.run([MPSCTL, "--pipe-dir", PIPES, "sm_partition", "add", "0", "1"], check=True, capture_output=True)
+    for command, rows in PARTITION_COMMANDS.items():
+        check_keys(command, document(command), keys[command])
+        check_table(command, rows)
+    print("answers are what is promised")
+
+
 def main():
     keys = promised()
+    if NAME == "--partitions":
+        return check_partitions(keys)
+    for command in PARTITION_COMMANDS:
+        del keys[command]
     subprocess.run([MPSCTL, "--pipe-dir", PIPES, "namespace", "create", "training"], check=True)
     server = str(document("get_server_list")["servers"][0])
     arguments = {"get_server_status": [server], "get_client_list": [server], "get_default_device_pinned_mem_limit": ["0"],
@@ -60,15 +86,7 @@ def main():
     clients = document("ps")["clients"]
     assert len(clients) == 1 and NAME in clients[0]["command"], clients
     for command, rows in (("ps", "clients"), ("servers", "servers"), ("server list", "servers"), ("users", "users"), ("device_query", "devices"), ("namespace list", "namespaces"), ("client list", "clients"), ("device list", "devices")):
-        table = list(csv.DictReader(io.StringIO(answer(*command.split(), "--csv"), newline=""), strict=True))
-        objects = document(command)[rows]
-        assert len(table) == len(objects) > 0, command
-        for line, one in zip(table, objects):
-            assert list(line) == list(one), (line, one)
-            varies = ("host", "device_bytes", "memory", "age", "gpu", "launches", "wait", "in_flight")  # between two questions
-            for key, value in one.items():
-                shown = "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
-                assert line[key] == shown or key.startswith(varies), (command, key, line[key], shown)
+        check_table(command, rows, ("host", "device_bytes", "memory", "age", "gpu", "launches", "wait", "in_flight"))  # between two questions
     # What a person sees: the same clients, in lines.
     assert len(answer("ps", "-l").splitlines()) == 2
     print("answers are what is promised")

@@ -2,6 +2,7 @@
 // What mpsctl answers, read by parsers that are not ours (check_answers.py), with a client whose name means harm; and command lines that cannot be
 // understood.
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -30,6 +31,19 @@ TEST_CASE("answers have the keys that the document promises, and hold whatever a
   CHECK(outcome.ok());
 }
 
+TEST_CASE("answers about static partitions have the keys that the document promises") {
+  BrokerOptions parted;
+  parted.arguments = {"--static-partitioning"};
+  const BrokerFixture broker(parted);
+  REQUIRE(eventually(std::chrono::seconds(30), [&] { return broker.ctl({"lspart"}).ok(); }));
+  ProgramOptions options;
+  options.arguments = {"-B", MPSSHIM_SOURCE_DIR "/tests/process/check_answers.py", built_program("mpsctl"), broker.pipe_dir(),
+                       MPSSHIM_SOURCE_DIR "/docs/service.md", "--partitions"};
+  const Outcome outcome = run_program(MPSSHIM_PYTHON, options);
+  INFO(outcome.explain());
+  CHECK(outcome.ok());
+}
+
 TEST_CASE("a command line that cannot be understood is one line with the word, and status 2") {
   const struct {
     const char* program;
@@ -46,7 +60,7 @@ TEST_CASE("a command line that cannot be understood is one line with the word, a
       {"mpsbroker", {"-f", "-d"}, "--daemon"},
       {"mpsbroker", {"-f", "--standby", "--no-standby"}, "--standby"},
       {"mpsbroker", {"serve"}, "serve"},
-      {"mpsbroker", {"-multiuser"}, "-multiuser"},
+      {"mpsbroker", {"-nonsense"}, "-nonsense"},
       {"mpsbroker", {}, "-d"},
       {"mpsctl", {"--pipe-dir"}, "--pipe-dir"},
       {"mpsctl", {"--frob"}, "--frob"},

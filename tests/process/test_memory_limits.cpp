@@ -159,14 +159,14 @@ TEST_CASE("limits that make no sense are one line each, and change nothing") {
 TEST_CASE("a client is told of a limit that is none, and of variables that nothing enforces, so is the log") {
   const BrokerFixture broker;
   Client client = start(broker, {{kLimit, "0=64M,7=1G"},
-                                 {"CUDA_MPS_SM_PARTITION", "25"},
+                                 {"CUDA_MPS_OF_A_LATER_RELEASE", "25"},
                                  {"CUDA_MPS_OF_ANOTHER_RELEASE", "1"},
                                  {"CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "0"}});
   require_limit(client, 64);
   const std::string errors = client.program().errors();
   INFO(errors << broker.log());
   CHECK(errors.find("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: \"7=1G\" is no limit of device memory") != std::string::npos);
-  const std::string names = "CUDA_MPS_OF_ANOTHER_RELEASE, CUDA_MPS_SM_PARTITION are set and without effect";
+  const std::string names = "CUDA_MPS_OF_ANOTHER_RELEASE, CUDA_MPS_OF_A_LATER_RELEASE are set and without effect";
   const std::size_t told = errors.find(names);
   CHECK(told != std::string::npos);
   CHECK(errors.find("without effect", told + names.size()) == std::string::npos);

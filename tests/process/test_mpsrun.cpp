@@ -341,6 +341,7 @@ TEST_CASE("mpsrun gives a program its share of memory, and its rank's device") {
   CHECK(run(with({"--mem=1G"}), {{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G"}}).output == " 0=2G,all=1G\n");
   CHECK(run(with({"--gpu-share", "30%"})).output == " 30.0\n");
   CHECK(run(with({"--gpu-share=30"}), {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "12.5"}}).output == " 12.5\n");
+  CHECK(run({"--sm-partition", "0/P0000001", "/bin/sh", "-c", "echo $CUDA_MPS_SM_PARTITION"}).output == "0/P0000001\n");
   CHECK(run({"--group", "batch_1", "/bin/sh", "-c", "echo $MPSSHIM_GROUP"}).output == "batch_1\n");
   CHECK(run(with({"--device", "local"}), {{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}).output == "0 \n");  // the CPU driver has one
   CHECK(run(with({"--device", "local"}), {{"SLURM_LOCALID", "1"}, {"CUDA_VISIBLE_DEVICES", "5,6"}}).output == "6 \n");
@@ -348,6 +349,7 @@ TEST_CASE("mpsrun gives a program its share of memory, and its rank's device") {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {{{"--mem", "lots"}, "--mem lots is no size"},
                                                                     {{"--gpu-share", "a-third"}, "--gpu-share a-third is no percentage"},
                                                                     {{"--group", "Batch"}, "--group Batch is no name of a group"},
+                                                                    {{"--sm-partition", "P0000001"}, "--sm-partition P0000001 is no partition"},
                                                                     {{"--device", "x"}, "--device x is no device"},
                                                                     {{"--device", "local"}, "no launcher has said"}};
   for (const auto& [words, told] : wrong) {

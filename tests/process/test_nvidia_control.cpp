@@ -2,7 +2,10 @@
 // The program that has NVIDIA's name: what was recorded of NVIDIA's is played against it (check_nvidia_answers.py), and what a script does with it
 // that has a client, which the record does not have, by the manual.
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/process/client.hpp"
@@ -20,6 +23,18 @@ Outcome say(const BrokerFixture& broker, const std::string& lines) {
   options.environment = {{"CUDA_MPS_PIPE_DIRECTORY", broker.pipe_dir()}};
   options.input = lines;
   return run_program(kProgram, options);
+}
+
+Outcome call(const std::string& pipe_dir, std::vector<std::string> arguments) {
+  ProgramOptions options;
+  options.environment = {{"CUDA_MPS_PIPE_DIRECTORY", pipe_dir}, {"CUDA_MPS_LOG_DIRECTORY", pipe_dir}};
+  options.arguments = std::move(arguments);
+  return run_program(kProgram, options);
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream text(line);
+  return {std::istream_iterator<std::string>(text), std::istream_iterator<std::string>()};
 }
 
 std::string answer(const BrokerFixture& broker, const std::string& line) {
@@ -73,4 +88,67 @@ TEST_CASE("a script of NVIDIA's finds server and clients, limits them and ends o
   CHECK(last.ok());
   CHECK(last.output == "Unknown command \"nonsense\"\n" + server + "\n");
   CHECK(say(broker, "get_server_list\n").exit_code == 1);
+}
+
+TEST_CASE("a script of NVIDIA's makes static partitions, reads their table and removes them, in the form that the manual's programs read") {
+  const TemporaryFolder folder;
+  const std::string pipe_dir = folder.path() / "pipe";
+  REQUIRE(call(pipe_dir, {"-d", "-S", "-p", "3"}).ok());
+  const auto asked = [&](const std::vector<std::string>& words) {
+    const Outcome outcome = call(pipe_dir, words);
+    INFO(outcome.explain());
+    CHECK(outcome.ok());
+    CHECK(outcome.errors.empty());
+    return outcome.output;
+  };
+  const auto table = [&] {
+    std::istringstream text(asked({"lspart"}));
+    std::vector<std::vector<std::string>> rows;
+    for (std::string line; std::getline(text, line);) rows.push_back(words_of(line));
+    return rows;
+  };
+  const auto rows = table();
+  REQUIRE(rows.size() >= 3);
+  CHECK(rows[0] == words_of("GPU Partition free used free used clients"));
+  CHECK(rows[1] == words_of("chunks chunks SM SM"));
+  REQUIRE(rows[2].size() == 5);
+  const std::string gpu = rows[2][0];
+  const unsigned free = static_cast<unsigned>(std::stoul(rows[2][1])), multiprocessors = static_cast<unsigned>(std::stoul(rows[2][3]));
+  CHECK(rows[2][2] == "0");
+  const std::string made = asked({"sm_partition", "add", gpu, "2"});
+  CHECK(made.starts_with("Partition " + gpu));
+  REQUIRE(made.ends_with(" created\n"));
+  const std::string id = words_of(made)[1];
+  const std::string number = id.substr(id.find('/') + 1);
+  CHECK(asked({"sm_partition add " + gpu + " " + std::to_string(free)}) ==
+        "Failed to fulfill the requested SM partition of " + std::to_string(free) +
+            " chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION\n");
+  CHECK(asked({"sm_partition", "add", "GPU-none", "1"}).find("there is no device \"GPU-none\"") != std::string::npos);
+  const auto after = table();
+  REQUIRE(after.size() == rows.size() + 1);
+  CHECK(after[2] == std::vector<std::string>{gpu, std::to_string(free - 2), "2", std::to_string(multiprocessors - 2 * multiprocessors / free),
+                                             std::to_string(2 * multiprocessors / free)});
+  CHECK(after[3] == std::vector<std::string>{gpu, number, "2", std::to_string(2 * multiprocessors / free), "No"});
+  CHECK(asked({"sm_partition", "rm", gpu, number}).empty());
+  CHECK(asked({"sm_partition", "rm", gpu, number}).find("has no partition " + number) != std::string::npos);
+  CHECK(table() == rows);
+  CHECK(asked({"sm_partition", "list"}) == "Unknown command \"sm_partition\"\n");
+  // Version 3's words stand in the arguments.
+  CHECK(asked({"sm-partition", "create", "large", "--device=" + gpu, "--chunks=1"}).find("CUDA_MPS_SM_PARTITION=" + gpu) != std::string::npos);
+  CHECK(asked({"sm-partition", "list", "--format=csv,noheader"}).find(",large,1,") != std::string::npos);
+  CHECK(asked({"server", "dance"}).find("server needs a verb behind it") != std::string::npos);
+  CHECK(asked({"-q"}).empty());
+  CHECK(call(pipe_dir, {"lspart"}).exit_code == 1);
+}
+
+TEST_CASE("a daemon of NVIDIA's name without the option knows no partitions, and odd command lines begin nothing") {
+  const BrokerFixture broker;
+  for (const char* command : {"lspart", "sm_partition"}) CHECK(answer(broker, command) == "Unknown command \"" + std::string(command) + "\"\n");
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"-p"}, {"-p", "4"}, {"-S"}, {"-q", "ps"}, {"-d", "ps"}, {"--nonsense"}}) {
+    const Outcome outcome = call(broker.pipe_dir(), words);
+    INFO(outcome.explain());
+    CHECK(outcome.output.starts_with("Unrecognized option\n"));
+    CHECK(outcome.exit_code == 0);
+  }
+  CHECK(call(broker.pipe_dir(), {"get_default_active_thread_percentage"}).output == "100.0\n");
 }

@@ -32,7 +32,7 @@ def options_in_help(text):
     """Of lines that begin with options: "  -h,--help   ..."."""
     found = set()
     for line in text.split("\nCommands:\n")[0].splitlines():
-        if match := re.match(r"  ((?:-\w,)?--?[\w-]+)(?=\s|$)", line):
+        if match := re.match(r"  ((?:--?[\w-]+,)*--?[\w-]+)(?=\s|$)", line):
             found.update(match[1].split(","))
     return found
 
@@ -45,7 +45,7 @@ def commands_in_help(text):
     """Each with its options: "  ps [-l] [-p PID]". Those of two words count as one, of the first: completion has their options together."""
     found, name = {}, ""
     for line in text.partition("\nCommands:\n")[2].splitlines():
-        if match := re.match(r"  (\w+)(.*)", line):
+        if match := re.match(r"  (\w[\w-]*)(.*)", line):
             name = match[1]
             found[name] = found.get(name, set()) | options_in(match[2])
         elif re.match(r"  [^ ]", line):  # what did not fit into the line before
@@ -76,7 +76,7 @@ def check_page(path, program, options, commands):
     expect(f"options in {path.name}", in_page, options)
     in_page = {}
     for line in entries(section(page, "COMMANDS")):
-        in_page.setdefault(re.match(r"\\fB(\w+)", line)[1], set()).update(options_in(line))
+        in_page.setdefault(re.match(r"\\fB(\w[\w-]*)", line)[1], set()).update(options_in(line))
     expect(f"commands in {path.name}", set(in_page), set(commands))
     for name, its_options in commands.items():
         expect(f"{name} in {path.name}", in_page.get(name, set()) | {"--format"}, its_options | {"--format"})

@@ -262,6 +262,7 @@ void ManagedExecutor::became_ready(const message::Ready& ready) {
     refusal_ = fmt::format("{}: {} (CUDA error {})", driver(), ready.text[0] != '\0' ? ready.text : "it does not serve", ready.status);
     return serving_->kill();
   }
+  std::ranges::copy(ready.chunks, chunks_.begin());
   activate();
 }
 

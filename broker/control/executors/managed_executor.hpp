@@ -9,6 +9,7 @@
 // Owned by ExecutorPool; the control process's thread. What the executor sends is checked only for its form here.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -81,6 +82,8 @@ class ManagedExecutor {
   [[nodiscard]] const std::string& driver() const { return settings_.drivers[driver_]; }
   // Copied from the executor's file; empty while no life has been ready.
   [[nodiscard]] const proto::DriverFacts* facts() const { return facts_.get(); }
+  // In how many parts a life has cut each device's multiprocessors; 0: in none, or none was ready.
+  [[nodiscard]] const std::array<std::uint32_t, proto::kMaxDevices>& chunks() const { return chunks_; }
   // The GPU takes one process at a time (compute mode EXCLUSIVE_PROCESS).
   [[nodiscard]] bool is_exclusive() const;
   [[nodiscard]] std::set<std::uint64_t> busy() const;
@@ -149,6 +152,7 @@ class ManagedExecutor {
   ServerNumber number_;
   std::vector<Blocker> blocking_;
   std::unique_ptr<proto::DriverFacts> facts_;
+  std::array<std::uint32_t, proto::kMaxDevices> chunks_{};
   DeathReport report_;
   ProgressTick fault_tick_ = 0;  // when it was made, if it is of a fault
   EventLoop::Timer limit_;       // for coming up, or for going away

@@ -53,6 +53,7 @@ void ClientChanges::send(ClientSession& session, Answer answer) {
       .client_priority = terms.client_priority,
       .group = terms.group,
       .group_percentage = terms.group_percentage,
+      .chunks = terms.chunks,
   });
 }
 

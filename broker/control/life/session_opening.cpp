@@ -165,7 +165,8 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
                             .thread_percentage = terms.thread_percentage,
                             .client_priority = terms.client_priority,
                             .group = terms.group,
-                            .group_percentage = terms.group_percentage},
+                            .group_percentage = terms.group_percentage,
+                            .chunks = terms.chunks},
        {.channel = lent.channel, .fences = lent.fences, .ring_doorbell = lent.ring_doorbell, .completion_doorbell = lent.completion_doorbell}});
   session.phase = SessionPhase::opening;
 }

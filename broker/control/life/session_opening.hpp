@@ -28,6 +28,7 @@ struct SessionTerms {
   std::uint32_t client_priority = 0;
   std::uint64_t group = 0;
   std::uint32_t group_percentage = 0;
+  std::uint64_t chunks = 0;  // of its static partition; 0: percentages hold
 };
 
 class SessionOpening {

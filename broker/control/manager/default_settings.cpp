@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the broker's own environment sets for its servers and clients, and what a session is to have by all that is set.
+#include <utility>
+
 #include "broker/commands/parsed_command.hpp"
 #include "broker/control/manager/session_manager.hpp"
 #include "broker/log.hpp"
@@ -43,10 +45,18 @@ void SessionManager::take_default_provision() {
     const std::uint64_t id = made->id;
     *made = settings;
     made->id = id;
+    if (limits_.has_static_partitions && made->thread_percentage != 0)
+      log_warning("Namespace {} is to have {} % of the multiprocessors, which means nothing with --static-partitioning: it is left out.", name,
+                  proto::percentage_text(std::exchange(made->thread_percentage, 0)));
   }
   const std::string& percentage_text = limits_.thread_percentage_text;
   const auto percentage = proto::parse_percentage(percentage_text);
   if (percentage) thread_percentages_.set_default(*percentage);
+  if (limits_.has_static_partitions && percentage) {
+    log_warning("Clients are to have {} % of the multiprocessors, which means nothing with --static-partitioning: it is left out.",
+                proto::percentage_text(*percentage));
+    thread_percentages_.set_default(proto::kWholePercentage);
+  }
   if (!percentage && !percentage_text.empty())
     log_warning("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {} is no percentage (above 0, to 100): it is left out.", as_quoted(percentage_text));
   const std::string& priority_text = limits_.client_priority_text;
@@ -90,13 +100,14 @@ SessionTerms SessionManager::terms_of(const ClientSession& session) const {
   terms.thread_percentage = session.thread_percentage.value_or(proto::kWholePercentage);
   terms.client_priority = session.client_priority.value_or(0);
   const Namespace* const of = namespace_of(session);
+  if (const SmPartition* const partition = partitions_.find(session.device, session.sm_partition)) terms.chunks = partition->chunks;
   // Executors ask for sessions that have a limit. This one is none, but what is kept for others has to be asked about.
   if (facts() != nullptr && namespaces_.requested_besides(of) != 0)
     terms.device_limit_bytes = proto::lower_limit(terms.device_limit_bytes, facts()->device[session.device].total_memory_bytes);
   if (of == nullptr) return terms;
   terms.device_limit_bytes = proto::lower_limit(terms.device_limit_bytes, of->memory_limit_bytes);
   terms.group = of->id;
-  terms.group_percentage = of->thread_percentage;
+  terms.group_percentage = limits_.has_static_partitions ? 0 : of->thread_percentage;
   return terms;
 }
 

@@ -75,6 +75,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                 .thread_percentage =
                     [this](const ClientSession& session, const ManagedExecutor& executor) {
                       thread_percentages_.begin(executor.id());
+                      if (limits_.has_static_partitions) return proto::kWholePercentage;  // of its partition
                       return proto::lower_percentage(thread_percentages_.of_server(executor.id()), session.asked_thread_percentage);
                     },
                 .client_priority =
@@ -142,6 +143,7 @@ SessionHandover SessionManager::handover() {
                           .memory_limits = memory_limits_,
                           .thread_percentages = thread_percentages_,
                           .namespaces = namespaces_,
+                          .partitions = partitions_,
                           .default_client_priority = default_client_priority_});
 }
 
@@ -167,6 +169,7 @@ void SessionManager::executor_ready(ManagedExecutor& executor) {
   if (executor.id() == ExecutorId{}) facts_file_.publish(*executor.facts());
   if (first) take_default_limits(*executor.facts());
   ranges_.make(*executor.facts());
+  for (unsigned device = 0; device < proto::kMaxDevices; ++device) partitions_.learn(device, executor.chunks()[device]);
   replays_.begin(executor, *executor.serving());
   if (restarts_.keeps_at_rest(executor)) {
     executor.hold();

@@ -30,6 +30,7 @@
 #include "broker/control/sessions/host_segments.hpp"
 #include "broker/control/sessions/memory_limits.hpp"
 #include "broker/control/sessions/namespaces.hpp"
+#include "broker/control/sessions/sm_partitions.hpp"
 #include "broker/control/sessions/thread_percentages.hpp"
 
 namespace mpsshim::broker::control {
@@ -87,6 +88,8 @@ class SessionManager final : public ExecutorOwner {
   }
   [[nodiscard]] ClientChanges& changes() { return changes_; }
   [[nodiscard]] Namespaces& namespaces() { return namespaces_; }
+  [[nodiscard]] SmPartitions& partitions() { return partitions_; }
+  [[nodiscard]] const SmPartitions& partitions() const { return partitions_; }
   [[nodiscard]] const Namespace* namespace_of(const ClientSession& session) const {
     return session.name_space.empty() ? nullptr : namespaces_.find({limits_.house_of(session.client.uid), session.name_space});
   }
@@ -147,6 +150,7 @@ class SessionManager final : public ExecutorOwner {
   MemoryLimits memory_limits_;
   ThreadPercentages thread_percentages_;
   Namespaces namespaces_;
+  SmPartitions partitions_;
   std::uint32_t default_client_priority_ = 0;
   ExecutorPool pool_;
   SessionRanges ranges_;

@@ -89,6 +89,7 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(counts.waits);
   state.number(counts.wait_ns);
   save_leases(state, session.peer_pinned_leases);
+  state.number(session.sm_partition);
 }
 
 }  // namespace
@@ -117,6 +118,7 @@ void SessionHandover::save(StateWriter& state) const {
   parts_.thread_percentages.save(state);
   state.number(parts_.default_client_priority);
   parts_.namespaces.save(state);
+  parts_.partitions.save(state);
 }
 
 void SessionHandover::restore_memory(StateReader& state, ClientSession& session, Charges& charges) const {
@@ -199,6 +201,7 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
   }
   session.counts.set(counts);
   if (state.version() >= 13) session.peer_pinned_leases = restore_leases(state);
+  if (state.version() >= 14) session.sm_partition = static_cast<std::uint32_t>(state.number());
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   if (!parts_.ranges.claim(session) || !waits) state.fail();
 }
@@ -236,6 +239,7 @@ bool SessionHandover::restore(StateReader& state, std::string& why) {
   if (state.version() >= 10) parts_.thread_percentages.restore(state);
   if (state.version() >= 10) parts_.default_client_priority = static_cast<std::uint32_t>(state.number());
   if (state.version() >= 11) parts_.namespaces.restore(state);
+  if (state.version() >= 14) parts_.partitions.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   return true;
 }

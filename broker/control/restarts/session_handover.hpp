@@ -20,6 +20,7 @@
 #include "broker/control/sessions/host_segments.hpp"
 #include "broker/control/sessions/memory_limits.hpp"
 #include "broker/control/sessions/namespaces.hpp"
+#include "broker/control/sessions/sm_partitions.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
 #include "broker/control/sessions/thread_percentages.hpp"
@@ -40,6 +41,7 @@ class SessionHandover {
     MemoryLimits& memory_limits;
     ThreadPercentages& thread_percentages;
     Namespaces& namespaces;
+    SmPartitions& partitions;
     std::uint32_t& default_client_priority;
   };
   explicit SessionHandover(const Parts& parts) : parts_(parts) {}

@@ -15,6 +15,7 @@
 #include "broker/printable.hpp"
 #include "proto/memory_limit.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -97,6 +98,7 @@ Commands::Result Commands::get_client(const ParsedCommand& command) const {
     if (field == "cmd") value = session.client.command;
     if (field == "active-thread-percentage") value = proto::percentage_text(session.thread_percentage.value_or(proto::kWholePercentage));
     if (field == "pinned-memory-limit") value = size_text(session.memory_limit_bytes.value_or(0));
+    if (field == "sm-partition") value = session.sm_partition != 0 ? proto::partition_text(session.sm_partition) : "-";
     if (field == "client-priority") value = fmt::format("{}", session.client_priority.value_or(0));
     text += printable(value) + '\n';
   }
@@ -117,8 +119,9 @@ Commands::Result Commands::list_devices(const ParsedCommand& command) const {
     const proto::DeviceFacts& of = facts->device[device];
     const auto all = static_cast<std::uint32_t>(std::max(of.attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT], 0));
     const std::uint32_t unit = proto::partition_unit(of.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]);
+    const unsigned parts_of_driver = manager_.partitions().chunks_of(device);
     const bool can_part = facts->driver_version >= proto::kFirstDriverWithShares;
-    table.rows.push_back({number(device), known(of.pci_bus_id), {uuid_text(of)}, known(of.name), number(all), number(can_part ? all / unit : 1)});
+    table.rows.push_back({number(device), known(of.pci_bus_id), {uuid_text(of)}, known(of.name), number(all), number(parts_of_driver != 0 ? parts_of_driver : can_part ? all / unit : 1)});
   }
   return answer_with(command, "devices", table);
 }

@@ -52,6 +52,8 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   std::vector<unsigned> order(std::min<std::uint64_t>(state.number(), proto::kMaxDevices));
   for (unsigned& device : order) device = static_cast<unsigned>(state.number());
   if (!order.empty()) place_ = manager_.spread().adopt(client_, std::move(order), session_ == 0);
+  if (state.version() < 14) return;
+  for (std::uint32_t& partition : asked_partitions_.partition) partition = static_cast<std::uint32_t>(state.number());
 }
 
 void ClientConnection::save(StateWriter& state) const {
@@ -71,6 +73,7 @@ void ClientConnection::save(StateWriter& state) const {
   const std::vector<unsigned> order = place_.order();
   state.number(order.size());
   for (const unsigned device : order) state.number(device);
+  for (const std::uint32_t partition : asked_partitions_.partition) state.number(partition);
 }
 
 void ClientConnection::resume() {
@@ -290,6 +293,7 @@ void ClientConnection::on(const proto::Attach& request) {
   if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
   ClientSession* session = manager_.find(session_);
   if (session == nullptr) {
+    if (!has_its_partition(request.device)) return answer(proto::Attached{}, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
     if (!client_.program) client_.program = manager_.faults().programs().identify(client_.pid, client_.uid, pidfd_);
     const CUresult status = manager_.create(client_, request.device, session);
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
@@ -298,6 +302,7 @@ void ClientConnection::on(const proto::Attach& request) {
     session->asked_memory_limit_bytes = std::uint64_t{request.memory_limit_mib} << 20;
     session->asked_thread_percentage = asked_.thread_percentage;
     session->name_space = asked_.group;
+    if (manager_.limits().has_static_partitions) session->sm_partition = asked_partitions_.partition[request.device];
     if (asked_.client_priority != 0) session->asked_client_priority = asked_.client_priority - 1;
     if (const std::string names = unenforced_variables_of(client_.pid); !names.empty()) {
       complain("{}: {} set and without effect: this broker does not enforce that yet.", session->name(),

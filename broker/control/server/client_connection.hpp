@@ -54,6 +54,7 @@ class ClientConnection {
   // A message of a client that has no handler here does not compile.
   void on(const proto::Hello& request, proto::FileDescriptor pidfd);
   void on(const proto::ProvisionAsk& request);
+  void on(const proto::PartitionAsk& request);
   void on(const proto::DeviceOrderAsk& request);
   void on(const proto::Attach& request);
   void on(const proto::ImageOpen& request);
@@ -74,6 +75,7 @@ class ClientConnection {
 
   [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::FileDescriptor pidfd);
   void welcome(CUresult status);
+  [[nodiscard]] bool has_its_partition(unsigned device) const;
   void attached(CUresult status, ClientSession& session);
   [[nodiscard]] ClientSession* live_session(CUresult& status);
 
@@ -105,7 +107,8 @@ class ClientConnection {
   bool refusing_ = false;
   ClientIdentity client_;
   std::uint64_t session_ = 0;
-  proto::ProvisionAsk asked_;  // nothing, if its client has not asked
+  proto::ProvisionAsk asked_;            // nothing, if its client has not asked
+  proto::PartitionAsk asked_partitions_;  // likewise
   Spread::Place place_;        // nothing, likewise
   bool attaches_ = false;  // handed over with an Attach under way
   proto::FileDescriptor pidfd_;

@@ -11,6 +11,7 @@
 #include "broker/control/server/cells.hpp"
 #include "broker/control/server/commands.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -33,9 +34,9 @@ Cell counted_time(const ClientFacts& client, Count nanoseconds) {
   return {passed_ns / 1'000, fmt::format("{:.1f}s", static_cast<double>(passed_ns) / 1e9)};
 }
 
-// Nothing before it was opened. A library of an older release may have asked for 0, which is all.
+// Nothing before it was opened, and of one in a static partition. A library of an older release may have asked for 0, which is all.
 Cell percentage(const ClientSession& session) {
-  if (!session.thread_percentage) return {nullptr};
+  if (!session.thread_percentage || session.sm_partition != 0) return {nullptr};
   return {Decimal{proto::percentage_text(*session.thread_percentage != 0 ? *session.thread_percentage : proto::kWholePercentage)}};
 }
 
@@ -54,6 +55,7 @@ std::vector<Column> columns(bool is_long) {
           {"memory_bytes", if_long("MEMORY"), 9},
           {"memory_limit_bytes"},
           {"active_thread_percentage", if_long("SM%"), 7},
+          {"sm_partition", if_long("PARTITION"), 11},
           {"client_priority", if_long("PRIORITY"), 10},
           {"group", if_long("GROUP"), 12},
           {"gpu_time_us", if_long("GPU-TIME"), 10},
@@ -114,6 +116,7 @@ Commands::Result Commands::ps(const ParsedCommand& command) const {
                           mib(session.chunks.total_bytes()),
                           limit(session.memory_limit_bytes.value_or(0)),
                           percentage(session),
+                          session.sm_partition != 0 ? Cell{proto::partition_text(session.sm_partition)} : Cell{nullptr},
                           session.client_priority ? number(*session.client_priority) : Cell{nullptr},
                           known(session.name_space),
                           counted_time(facts, &SessionCountsStore::Values::gpu_ns),

@@ -2,10 +2,14 @@
 // What a client asks before it has a session: what it is held to, and in which order it sees the devices.
 #include <algorithm>
 
+#include <cuda.h>
+#include <fmt/format.h>
+
 #include "broker/control/base/complaints.hpp"
 #include "broker/control/server/client_connection.hpp"
 #include "proto/device_facts.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -15,6 +19,7 @@ void ClientConnection::on(const proto::ProvisionAsk& request) {
   asked_.thread_percentage = can_be_enforced && request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
   asked_.client_priority = request.client_priority <= 2 ? request.client_priority : 0;
   const std::string group = proto::parse_group(request.group).value_or("");
+  const bool is_parted = manager_.limits().has_static_partitions;
   const bool has_group = !group.empty() && group != Namespaces::kDefault;
   set_text(asked_.group, has_group ? group : "");
   proto::ProvisionTold told;
@@ -24,11 +29,35 @@ void ClientConnection::on(const proto::ProvisionAsk& request) {
              Namespaces::kMost, group);
     return answer(told, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
   }
-  for (unsigned device = 0; device < proto::kMaxDevices; ++device) {
+  for (unsigned device = 0; !is_parted && device < proto::kMaxDevices; ++device) {
     const std::uint32_t own = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_.thread_percentage);
     told.thread_percentage[device] = of != nullptr ? proto::lower_percentage(own, of->thread_percentage) : own;
   }
   answer(told, CUDA_SUCCESS);
+}
+
+// What is asked for is looked at again when a session begins: until then a command may take the partition away.
+void ClientConnection::on(const proto::PartitionAsk& request) {
+  asked_partitions_ = request;
+  proto::PartitionTold told;
+  const proto::DriverFacts* const facts = manager_.facts();
+  told.is_static = manager_.limits().has_static_partitions ? 1 : 0;
+  for (unsigned device = 0; facts != nullptr && told.is_static != 0 && device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
+    const SmPartition* const partition = manager_.partitions().find(device, request.partition[device]);
+    const int major = facts->device[device].attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
+    if (partition != nullptr) told.multiprocessors[device] = partition->count() * proto::partition_unit(major);
+  }
+  answer(told, CUDA_SUCCESS);
+}
+
+bool ClientConnection::has_its_partition(unsigned device) const {
+  if (!manager_.limits().has_static_partitions) return true;
+  const std::uint32_t asked = device < proto::kMaxDevices ? asked_partitions_.partition[device] : 0;
+  if (manager_.partitions().find(device, asked) != nullptr) return true;
+  complain("pid {} ({}) gets no session on device {}: {}, and this broker has static partitions alone (--static-partitioning).", client_.pid,
+           client_.command, device,
+           asked == 0 ? "its CUDA_MPS_SM_PARTITION names no partition of that" : fmt::format("there is no partition {} of that", proto::partition_text(asked)));
+  return false;
 }
 
 void ClientConnection::on(const proto::DeviceOrderAsk&) {

@@ -43,6 +43,7 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "client terminate") return terminate_anywhere(command, answer);
   if (name == "namespace create" || name == "namespace delete") return answer(change_namespace(command));
   if (name == "namespace set") return set_namespace(command, answer);
+  if (command.spec().is_action && (name.starts_with("sm_partition") || name.starts_with("sm-partition"))) return answer(change_partitions(command));
   if (name == "hold") return answer(hold(command, asker));
   if (name == "help") return answer({true, commands_help(kHelpWidth)});
   if (name == "set_default_device_pinned_mem_limit" || name == "set_device_pinned_mem_limit") return answer(set_memory_limit(command));
@@ -95,6 +96,8 @@ Commands::Result Commands::set_memory_limit(const ParsedCommand& command) const 
 }
 
 std::string Commands::fault_of_percentage(std::uint32_t percentage) const {
+  if (manager_.limits().has_static_partitions)
+    return "this broker has static partitions, in which percentages mean nothing: a client has the multiprocessors of its partition (lspart)";
   const proto::DriverFacts* const facts = manager_.facts();
   if (percentage >= proto::kWholePercentage || facts == nullptr || facts->driver_version >= proto::kFirstDriverWithShares) return "";
   return fmt::format("the driver (CUDA {}.{}) has no green contexts, and so no shares of multiprocessors: CUDA 12.4 is the first that has",

@@ -78,6 +78,12 @@ class Commands {
   [[nodiscard]] Result change_namespace(const ParsedCommand& command) const;
   void set_namespace(const ParsedCommand& command, const Answer& answer) const;
   [[nodiscard]] Namespaces::Key namespace_key(const ParsedCommand& command) const;
+  // partition_commands.cpp
+  [[nodiscard]] Result list_chunks(const ParsedCommand& command) const;
+  [[nodiscard]] Result list_partitions(const ParsedCommand& command) const;
+  [[nodiscard]] Result change_partitions(const ParsedCommand& command) const;
+  [[nodiscard]] Result add_partition(const ParsedCommand& command, unsigned device) const;
+  [[nodiscard]] Result remove_partition(const ParsedCommand& command, unsigned device) const;
   // Of those sessions, with what the command's options say, or without; answers once it holds for all of them.
   void change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, const Answer& answer) const;
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -53,7 +54,10 @@ bool ClientSession::in_executor() const {
 
 std::string ClientSession::provision_text() const {
   const std::uint64_t limit = memory_limit_bytes.value_or(0);
-  return fmt::format("{} % of the multiprocessors, {}, priority {}", proto::percentage_text(thread_percentage.value_or(proto::kWholePercentage)),
+  const std::string share = sm_partition != 0 ? fmt::format("static partition {}", proto::partition_text(sm_partition))
+                                              : fmt::format("{} % of the multiprocessors",
+                                                            proto::percentage_text(thread_percentage.value_or(proto::kWholePercentage)));
+  return fmt::format("{}, {}, priority {}", share,
                      limit == 0 ? "device memory without a limit" : fmt::format("{} MiB of device memory", limit >> 20), client_priority.value_or(0));
 }
 

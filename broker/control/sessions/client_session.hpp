@@ -100,6 +100,7 @@ struct ClientSession {
   // 0: normal, 1: below normal; set when it is first opened. What its client has asked for itself.
   std::optional<std::uint32_t> client_priority, asked_client_priority;
   std::string name_space;  // Namespaces; empty: of none
+  std::uint32_t sm_partition = 0;  // SmPartitions: where its kernels run, in place of a percentage; 0: there are none
   DeviceCharge::Held device_held = std::make_shared<std::uint64_t>(0);
   [[nodiscard]] std::uint64_t memory_left_bytes() const {
     const std::uint64_t limit = memory_limit_bytes.value_or(0);

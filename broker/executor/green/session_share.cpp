@@ -3,41 +3,65 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "broker/executor/base/core.hpp"
 #include "broker/log.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace mpsshim::broker {
 
-// What the device is cut into: the driver says how many parts it has.
+CUresult measure_parts(const Driver& driver, CUdevice device, DeviceParts& parts) {
+  int multiprocessors = 0;
+  CUresult result = driver->cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+  if (result == CUDA_SUCCESS) result = driver->cuDeviceGetAttribute(&parts.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  CUdevResource whole{};
+  if (result == CUDA_SUCCESS) result = driver->cuDeviceGetDevResource(device, &whole, CU_DEV_RESOURCE_TYPE_SM);
+  unsigned count = 0;
+  parts.unit = proto::partition_unit(parts.major);
+  if (result == CUDA_SUCCESS) result = driver->cuDevSmResourceSplitByCount(nullptr, &count, &whole, nullptr, 0, parts.unit);
+  if (result != CUDA_SUCCESS) return result;
+  parts.all = static_cast<unsigned>(multiprocessors);
+  parts.count = std::min(count, proto::kMaxResourceGroups);
+  return parts.count > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+}
+
 CUresult SessionShares::measure() {
   if (parts_ != 0) return CUDA_SUCCESS;
-  int multiprocessors = 0;
-  const Driver& driver = core_.driver;
-  CUresult result = driver->cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, core_.device);
-  if (result == CUDA_SUCCESS) result = driver->cuDeviceGetAttribute(&major_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, core_.device);
-  CUdevResource whole{};
-  if (result == CUDA_SUCCESS) result = driver->cuDeviceGetDevResource(core_.device, &whole, CU_DEV_RESOURCE_TYPE_SM);
-  unsigned parts = 0;
-  unit_ = proto::partition_unit(major_);
-  if (result == CUDA_SUCCESS) result = driver->cuDevSmResourceSplitByCount(nullptr, &parts, &whole, nullptr, 0, unit_);
-  if (result != CUDA_SUCCESS) return result;
-  all_ = static_cast<unsigned>(multiprocessors);
-  parts_ = std::min(parts, proto::kMaxResourceGroups);
-  return parts_ > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+  DeviceParts device;
+  if (const CUresult error = measure_parts(core_.driver, core_.device, device); error != CUDA_SUCCESS) return error;
+  unit_ = device.unit;
+  all_ = device.all;
+  major_ = device.major;
+  parts_ = device.count;
+  return CUDA_SUCCESS;
 }
 
-ShareWish ShareWish::of(std::uint32_t percentage, std::uint64_t group, std::uint32_t group_percentage) {
+ShareWish ShareWish::of(std::uint32_t percentage, std::uint64_t group, std::uint32_t group_percentage, std::uint64_t chunks) {
+  if (chunks != 0) return {.chunks = chunks};
   const auto part = [](std::uint32_t of) { return of < proto::kWholePercentage ? of : 0; };
   const bool is_limited = group != 0 && part(group_percentage) != 0;
-  return {part(percentage), is_limited ? group : 0, is_limited ? group_percentage : 0};
+  return {part(percentage), is_limited ? group : 0, is_limited ? group_percentage : 0, 0};
 }
 
-std::uint32_t ShareWish::lowest() const {
+std::string ShareWish::text() const {
+  if (chunks != 0) return fmt::format("{} of the parts that the multiprocessors are cut into (mask {:#x})", std::popcount(chunks), chunks);
   const std::uint32_t lower = proto::lower_percentage(percentage, group_percentage);
-  return lower != 0 ? lower : proto::kWholePercentage;
+  return fmt::format("{} % of the multiprocessors", proto::percentage_text(lower != 0 ? lower : proto::kWholePercentage));
+}
+
+std::vector<unsigned> SessionShares::parts_of(const Run& run) const {
+  std::vector<unsigned> parts;
+  for (unsigned i = 0; i < run.count; ++i) parts.push_back((run.first + i) % parts_);
+  for (unsigned part = 0; part < proto::kMostChunks; ++part) {
+    if ((run.chunks >> part & 1) != 0) parts.push_back(part);
+  }
+  return parts;
 }
 
 // Of the sessions, in each part of the run.
@@ -45,10 +69,8 @@ unsigned SessionShares::load_of(const Run& run, const Group* leaving) const {
   unsigned load = 0;
   for (const auto& [other, made] : made_) {
     const unsigned users = leaving != nullptr && leaving->run == other ? made.users - std::min(made.users, leaving->users) : made.users;
-    for (unsigned i = 0; i < run.count; ++i) {
-      const unsigned part = (run.first + i) % parts_;
-      if ((part + parts_ - other.first) % parts_ < other.count) load += users;
-    }
+    const std::vector<unsigned> taken = parts_of(other);
+    for (const unsigned part : parts_of(run)) load += std::ranges::find(taken, part) != taken.end() ? users : 0;
   }
   return load;
 }
@@ -58,10 +80,10 @@ unsigned SessionShares::units(std::uint32_t percentage) const { return std::clam
 SessionShares::Run SessionShares::least_used(unsigned count, const Run* within, const Group* leaving) const {
   const unsigned begin = within != nullptr ? within->first : 0;
   const unsigned places = within != nullptr ? within->count - count + 1 : count < parts_ ? parts_ : 1;
-  Run best{begin, count};
+  Run best{begin, count, 0};
   unsigned least = load_of(best, leaving);
   for (unsigned place = 1; place < places; ++place) {
-    const Run run{(begin + place) % parts_, count};
+    const Run run{(begin + place) % parts_, count, 0};
     const unsigned load = load_of(run, leaving);
     if (load >= least) continue;
     least = load;
@@ -72,6 +94,7 @@ SessionShares::Run SessionShares::least_used(unsigned count, const Run* within, 
 
 // The first session of a group to come, or to come to another percentage of it, says where its run is.
 SessionShares::Run SessionShares::choose(const ShareWish& wish) {
+  if (wish.chunks != 0) return {0, 0, wish.chunks};
   if (wish.group_percentage == 0) return least_used(units(wish.percentage), nullptr, nullptr);
   Group& group = groups_[wish.group];
   if (group.percentage != wish.group_percentage) {
@@ -133,19 +156,18 @@ CUresult SessionShares::make(const ShareWish& wish, SessionShare& share) {
 
 // Nobody's of the clients' counts: it may be several sessions'.
 CUresult SessionShares::make_green(const Run& run, GreenContextRef& green) {
-  unsigned parts = 0;
-  unsigned unit = 0;
+  std::vector<unsigned> own;
+  proto::ResourceShare share;
   {
     const std::lock_guard lock(mutex_);
-    parts = parts_;
-    unit = unit_;
+    own = parts_of(run);
+    share.groups = parts_;
+    share.min_count = unit_;
   }
+  if (own.back() >= share.groups) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;  // cut for another driver, or another device
   std::vector<KnownShare> shares;
-  for (unsigned i = 0; i < run.count; ++i) {
-    proto::ResourceShare share;
-    share.groups = parts;
-    share.min_count = unit;
-    share.part = static_cast<std::int32_t>((run.first + i) % parts);
+  for (const unsigned part : own) {
+    share.part = static_cast<std::int32_t>(part);
     shares.push_back({share, nullptr});
   }
   CUdevResourceDesc descriptor = nullptr;
@@ -154,10 +176,13 @@ CUresult SessionShares::make_green(const Run& run, GreenContextRef& green) {
   if (const CUresult error = descriptors_.find(core_, kOfNobody, shares, descriptor, identity); error != CUDA_SUCCESS) return error;
   const GreenContextSlot slot = count_green_context(core_, std::make_shared<std::atomic<unsigned>>(0));
   const CUresult result = GreenContext::make(core_, descriptor, std::move(identity), slot, green);
-  if (result == CUDA_SUCCESS)
-    log_info("Parts {} to {} of {} with {} multiprocessors each are a share of clients from now on", run.first, (run.first + run.count - 1) % parts,
-             parts, unit);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  if (run.chunks == 0)
+    log_info("Parts {} to {} of {} with {} multiprocessors each are a share of clients from now on", own.front(), own.back(), share.groups,
+             share.min_count);
+  else
+    log_info("Parts {} of {} with {} multiprocessors each are a static partition from now on", fmt::join(own, " "), share.groups, share.min_count);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace mpsshim::broker

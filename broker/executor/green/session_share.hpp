@@ -5,6 +5,9 @@
 // is room, and on top of each other when there is none. Sessions with the same run have the same green context; it ends with the last of them.
 // Sessions of a group have the group's run among them, so what one leaves idle another uses; one that may have less has a run within that.
 //
+// A session with a static partition (docs/execution.md) has the parts that the control process has given it, wherever others are: that gives none to
+// two partitions, and no session a percentage then.
+//
 // SessionShares is the executor's; SessionShare is one session's hold of one. A green context is made in a quiet window (green_context.hpp).
 #pragma once
 
@@ -22,16 +25,32 @@ namespace mpsshim::broker {
 
 struct ExecutorCore;
 
-// What a session is to have, in hundredths of a percent; 0: all. By itself, and as one of a group; 0: of none.
+// What a session is to have, in hundredths of a percent; 0: all. By itself, and as one of a group; 0: of none. Or parts that are named, a bit each.
 struct ShareWish {
   std::uint32_t percentage = 0;
   std::uint64_t group = 0;
   std::uint32_t group_percentage = 0;
-  [[nodiscard]] static ShareWish of(std::uint32_t percentage, std::uint64_t group, std::uint32_t group_percentage);
-  [[nodiscard]] bool is_whole() const { return percentage == 0 && group_percentage == 0; }
-  [[nodiscard]] std::uint32_t lowest() const;  // kWholePercentage: all
+  std::uint64_t chunks = 0;
+  // Of SessionOpen or SessionProvision.
+  template <typename Message>
+  [[nodiscard]] static ShareWish of(const Message& message) {
+    return of(message.thread_percentage, message.group, message.group_percentage, message.chunks);
+  }
+  [[nodiscard]] static ShareWish of(std::uint32_t percentage, std::uint64_t group, std::uint32_t group_percentage, std::uint64_t chunks);
+  [[nodiscard]] bool is_whole() const { return percentage == 0 && group_percentage == 0 && chunks == 0; }
+  [[nodiscard]] std::string text() const;  // "25.0 % of the multiprocessors"
   bool operator==(const ShareWish&) const = default;
 };
+
+// What the driver cuts a device into.
+struct DeviceParts {
+  unsigned count = 0;  // at most kMaxResourceGroups
+  unsigned unit = 0;   // multiprocessors of each
+  unsigned all = 0;    // multiprocessors
+  int major = 0;       // compute capability
+};
+// No part at all is an error, too. Needs no context.
+[[nodiscard]] CUresult measure_parts(const Driver& driver, CUdevice device, DeviceParts& parts);
 
 // Counts for its run, and its group, as long as it lasts.
 struct SessionShare {
@@ -53,6 +72,7 @@ class SessionShares {
   struct Run {
     unsigned first = 0;  // of the parts, which go round
     unsigned count = 0;
+    std::uint64_t chunks = 0;  // not 0: these parts, in place of a run
     auto operator<=>(const Run&) const = default;
   };
   struct Made {
@@ -72,6 +92,7 @@ class SessionShares {
   // `within`: that run, or nullptr: the whole device. Sessions of `leaving`, if given, count for nothing in its run.
   [[nodiscard]] Run least_used(unsigned count, const Run* within, const Group* leaving) const REQUIRES(mutex_);
   [[nodiscard]] unsigned load_of(const Run& run, const Group* leaving) const REQUIRES(mutex_);
+  [[nodiscard]] std::vector<unsigned> parts_of(const Run& run) const REQUIRES(mutex_);
   [[nodiscard]] std::shared_ptr<void> use(const Run& run, std::uint64_t group) REQUIRES(mutex_);
   void end_use(const Run& run, std::uint64_t group);
   [[nodiscard]] CUresult make_green(const Run& run, GreenContextRef& green);

@@ -27,7 +27,7 @@ Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
     : SessionObjects(parts, open),
       client_pid_(open.client_pid),
       client_uid_(open.client_uid),
-      wish_(ShareWish::of(open.thread_percentage, open.group, open.group_percentage)),
+      wish_(ShareWish::of(open)),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_), is_below_normal_},
       streams_(context_),

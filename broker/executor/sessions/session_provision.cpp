@@ -46,8 +46,8 @@ void Session::take_share(CUresult result, SessionShare share, const ShareWish& w
   }
   if (result == CUDA_SUCCESS) return change_share(std::move(share), wish);
   parts_.faults.check(result, id_, "cuGreenCtxCreate");
-  log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. It keeps what it has",
-            id_, client_pid_, proto::percentage_text(wish.lowest()), parts_.driver.describe(result));
+  log_error("Session {} (pid {}): it is to have {}, and no green context can be made for that: {}. It keeps what it has", id_, client_pid_, wish.text(),
+            parts_.driver.describe(result));
   wish_ = share_wish_;
   provisioned(result);
 }
@@ -60,8 +60,8 @@ void Session::take_first_share(CUresult result) {
   if (result == CUDA_SUCCESS) return;
   failed_ = true;
   parts_.faults.check(result, id_, "cuGreenCtxCreate");
-  log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. The session ends", id_,
-            client_pid_, proto::percentage_text(wish_.lowest()), parts_.driver.describe(result));
+  log_error("Session {} (pid {}): it is to have {}, and no green context can be made for that: {}. The session ends", id_, client_pid_, wish_.text(),
+            parts_.driver.describe(result));
   channel_.set_failed(result);
   abandon_jobs();
 }
@@ -80,7 +80,7 @@ void Session::provision(const message::SessionProvision& wanted, ProvisionAnswer
   provision_answers_.push_back(std::move(answer));
   memory_.change_limit(wanted.device_limit_bytes);
   set_below_normal(wanted.client_priority != 0);
-  wish_ = ShareWish::of(wanted.thread_percentage, wanted.group, wanted.group_percentage);
+  wish_ = ShareWish::of(wanted);
   if (awaits_share_ || has_asked_share_ || share_wish_ != wish_) return seek_share();
   if (graphs_to_confine_ == 0) provisioned(CUDA_SUCCESS);
 }

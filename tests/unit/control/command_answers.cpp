@@ -156,7 +156,7 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
   CHECK(console.ok("ps --json") == "{\"schema\":\"mpsshim.ps\",\"version\":1,\"clients\":[]}\n");
   const std::string heading =
       "pid,session,client,server,server_pid,device,uuid,pid_namespace,state,age_ms,memory_bytes,memory_limit_bytes,"
-      "active_thread_percentage,client_priority,group,gpu_time_us,"
+      "active_thread_percentage,sm_partition,client_priority,group,gpu_time_us,"
       "launches,waits,wait_time_us,in_flight,uid,pod,container,command\n";
   CHECK(console.ok("ps --csv") == heading);
   const TestClient client = broker.attach();
@@ -168,7 +168,7 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
       R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"client":?,"server":)" + server + R"(,"server_pid":)" +
           server + R"(,"device":0,"uuid":")" + uuid +
           R"(","pid_namespace":?,"state":"active","age_ms":?,"memory_bytes":0,"memory_limit_bytes":null,)" +
-          R"("active_thread_percentage":100.0,"client_priority":0,"group":null,"gpu_time_us":0,"launches":0,"waits":0,"wait_time_us":0,"in_flight":0,"uid":)" +
+          R"("active_thread_percentage":100.0,"sm_partition":null,"client_priority":0,"group":null,"gpu_time_us":0,"launches":0,"waits":0,"wait_time_us":0,"in_flight":0,"uid":)" +
           uid + R"(,"pod":?,"container":?,"command":?}]})" + "\n");
   CHECK(console.ok("ps --csv").starts_with(heading + pid() + ","));
   CHECK(console.ok("ps --csv").find("," + server + "," + server + ",0," + uuid + ",") != std::string::npos);
@@ -204,7 +204,7 @@ TEST_CASE("answers: in the words of version 3") {
   CHECK(console.ok("client get " + pid() + " active-thread-percentage") == "100.0\n");
   CHECK(console.ok("client get " + pid() + " pinned-memory-limit") == "no limit\n");
   const std::string uuid = "GPU-00000000-0000-0000-0000-000000000000";
-  CHECK(console.ok("device list --format=csv") == "ordinal,pci_id,uuid,name,total_sms,total_chunks\n0,," + uuid + ",,0,0\n1,," + uuid + ",,0,0\n");
+  CHECK(console.ok("device list --format=csv") == "ordinal,pci_id,uuid,name,total_sms,total_chunks\n0,," + uuid + ",,0,10\n1,," + uuid + ",,0,10\n");
 }
 
 TEST_CASE("answers: devices") {
@@ -225,7 +225,9 @@ TEST_CASE("answers: devices") {
 }
 
 TEST_CASE("answers: every question of the table is answered, and as JSON where the table says so") {
-  ControlFixture broker;
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.has_static_partitions = true;
+  ControlFixture broker(limits);
   broker.serve();
   Console console(broker);
   const std::string server = std::to_string(broker.executor().pid);
@@ -243,6 +245,6 @@ TEST_CASE("answers: every question of the table is answered, and as JSON where t
     CHECK(std::count(json.begin(), json.end(), '\n') == 1);
     ++documents;
   }
-  CHECK(documents == 17);
+  CHECK(documents == 19);
   CHECK(console.ok("help").find("ps [-l] [-p PID] [--json | --csv]\n") != std::string::npos);
 }

@@ -191,3 +191,50 @@ TEST_CASE("options of NVIDIA's with one dash: the version, and a server for all 
   // Another user's server is started with its first client: only one that serves all users says so.
   CHECK(broker.ctl("start_server -uid 12345").text.find("is started with that user's first client") != std::string::npos);
 }
+
+TEST_CASE("options of NVIDIA's later versions: the same service by their names, versions of the interface, and an end") {
+  for (const std::string words : {"-m -p 3", "--multiuser --protocol 2"}) {
+    INFO(words);
+    Broker broker("serve", words);
+    REQUIRE(broker.started.status == 0);
+    CHECK(broker.ctl("start_server -uid 12345").text.find("is started with that user's first client") != std::string::npos);
+    CHECK(broker.ctl("-p 3 server list --csv").text == broker.ctl("--protocol 2 servers --csv").text);
+    CHECK(broker.ctl("-q ps").text == "mpsctl: --quit takes no command and no form: see mpsctl --help\n");
+    CHECK(broker.ctl("-q ps").status == 2);
+    CHECK(broker.ctl("--json -q").status == 2);
+    CHECK(broker.serves());
+    CHECK(broker.ctl(words.starts_with("-m") ? "-q" : "--quit").status == 0);
+    CHECK_FALSE(broker.serves());
+  }
+  for (const std::string wrong : {"1", "4", "three", "-1", "''"}) {
+    INFO(wrong);
+    const Outcome refused = Broker("serve", "-p " + wrong).started;
+    CHECK(refused.status == 2);
+    CHECK(std::count(refused.text.begin(), refused.text.end(), '\n') == 1);
+    CHECK(run(MPSSHIM_TEST_CTL " -p " + wrong + " ps").status == 2);
+  }
+}
+
+TEST_CASE("the variable of a version of NVIDIA's interface is told where it is none") {
+  for (const std::string value : {"2", "3", "4", "x"}) {
+    REQUIRE(setenv("CUDA_MPS_PROTOCOL_VERSION", value.c_str(), 1) == 0);
+    Broker broker("serve");
+    unsetenv("CUDA_MPS_PROTOCOL_VERSION");
+    REQUIRE(broker.started.status == 0);
+    const std::string told = "CUDA_MPS_PROTOCOL_VERSION: \"" + value + "\" is no version (2 or 3)";
+    CHECK((broker.log().find(told) != std::string::npos) == (value == "4" || value == "x"));
+    CHECK(broker.log().find("without effect") == std::string::npos);
+    CHECK(broker.ctl("server list").status == 0);
+  }
+}
+
+TEST_CASE("a broker for static partitions says so of commands that set percentages") {
+  for (const char* option : {"-S", "--static-partitioning"}) {
+    Broker broker("serve", option);
+    REQUIRE(broker.started.status == 0);
+    CHECK(broker.ctl("lspart").status == 0);
+    const Outcome refused = broker.ctl("set_default_active_thread_percentage 50");
+    CHECK(refused.status == 1);
+    CHECK(refused.text.find("static partitions, in which percentages mean nothing") != std::string::npos);
+  }
+}

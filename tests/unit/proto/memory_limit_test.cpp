@@ -61,7 +61,8 @@ TEST_CASE("limits by device") {
 TEST_CASE("variables that nothing enforces") {
   CHECK(is_enforced("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"));
   CHECK(is_enforced("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"));
-  CHECK_FALSE(is_enforced("CUDA_MPS_SM_PARTITION", "0x1"));
+  CHECK(is_enforced("CUDA_MPS_SM_PARTITION", "GPU-0/P0000001"));
+  CHECK(is_enforced("CUDA_MPS_PROTOCOL_VERSION", "3"));
   CHECK(is_enforced("CUDA_MPS_CLIENT_PRIORITY", "1"));
   CHECK(is_enforced("CUDA_MPS_CLIENT_PRIORITY", "0"));
   CHECK(is_enforced("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"));
