@@ -52,7 +52,13 @@ std::vector<CommandSpec> namespace_commands() {
        "Groups of clients that share limits (MPSSHIM_GROUP, mpsrun --group): user, clients, device memory that they hold, that is kept for them and "
        "that they may hold together, part "
        "of the multiprocessors that they have among them, priority"},
-      {"namespace create", {user}, {name}, Formats::text, true, "Makes a group, without limits. One is also made by its first client"},
+      {"namespace create",
+       {{"--own-executor"}, user},
+       {name},
+       Formats::text,
+       true,
+       "Makes a group, without limits. One is also made by its first client. --own-executor: its clients are served by an executor of their own, which "
+       "takes one of --executors, so that their faults reach nobody else; where none can be had they are not served"},
       {"namespace set",
        {{"--active-thread-percentage", kPercentage},
         {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},

@@ -106,6 +106,7 @@ Input make_input(Random& random) {
                                            "sm-partition list",
                                            "--device",
                                            "--chunks",
+                                           "--own-executor",
                                            "P0000001",
                                            "--pinned-memory-request",
                                            "--active-thread-percentage",

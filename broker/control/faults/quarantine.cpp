@@ -34,8 +34,15 @@ ProgramIdentity restore_program(StateReader& state) {
 
 }  // namespace
 
+Ward Ward::of_group(std::uint64_t group) {
+  Ward ward;
+  ward.extent = Extent::group;
+  ward.group = group;
+  return ward;
+}
+
 Ward Ward::of(Extent extent, const ProgramIdentity& program) {
-  Ward ward{extent, program};
+  Ward ward{extent, program, 0};
   if (extent != Extent::command) ward.program.command.clear();
   if (extent == Extent::user || extent == Extent::newcomers) ward.program.digest = {};
   return ward;
@@ -48,6 +55,7 @@ std::string Ward::name() const {
     case Extent::program: return fmt::format("Program {}, whatever it runs, (uid {})", program.path, program.uid);
     case Extent::user: return fmt::format("User {}, with all programs that have not ended without a fault before,", program.uid);
     case Extent::newcomers: return fmt::format("User {}, with all programs that are new,", program.uid);
+    case Extent::group: return fmt::format("Group {}", group);
   }
   return {};
 }

@@ -46,9 +46,13 @@ struct ProgramIdentity {
 
 // All that is in quarantine together: of the program, `command` is blank where it does not matter, and `digest`.
 struct Ward {
-  enum class Extent : std::uint8_t { command, program, user, newcomers };
+  enum class Extent : std::uint8_t { command, program, user, newcomers, group };
   Extent extent = Extent::command;
   ProgramIdentity program;
+  std::uint64_t group = 0;
+  // The members of a group that has executors of its own (Namespaces), whatever they run; not in quarantine.
+  static Ward of_group(std::uint64_t group);
+  [[nodiscard]] bool is_group() const { return extent == Extent::group; }
   static Ward of(Extent extent, const ProgramIdentity& program);
   [[nodiscard]] bool holds(const ProgramIdentity& other) const { return of(extent, other) == *this; }
   [[nodiscard]] bool is_probation() const { return extent == Extent::newcomers; }  // of that user's programs; not in quarantine

@@ -42,7 +42,11 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       image_service_(loop, limits_, sessions_, pool_, images_, compilers, linkers),
       replays_(loop, limits_, sessions_, pool_, images_),
       kinds_(limits_, sessions_, pool_),
-      choice_(limits_, sessions_, pool_, ranges_, images_, ledger_, kinds_),
+      choice_(limits_, sessions_, pool_, ranges_, images_, ledger_, kinds_,
+              [this](const ClientSession& session) {
+                const Namespace* const of = namespace_of(session);
+                return of != nullptr && of->has_own_executor ? of->id : 0;
+              }),
       blockers_(limits_, sessions_, pool_, choice_, kinds_, ledger_,
                 [this](ClientSession& session, CUresult error, const char* why) { ends_.fail(session, error, why); }),
       relocations_(loop, limits_, sessions_, choice_, kinds_, blockers_, ranges_, replays_, [this] { return restarts_.is_idle(); }),

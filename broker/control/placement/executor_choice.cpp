@@ -9,6 +9,11 @@ namespace mpsshim::broker::control {
 
 bool ExecutorChoice::place(ClientSession& session) {
   if (session.executor != nullptr) return true;
+  // Its faults are to stay among its members: they are in no quarantine, and never among the others.
+  if (const std::uint64_t group = own_group_(session); group != 0) {
+    session.executor = place_apart(session, Ward::of_group(group));
+    return session.executor != nullptr;
+  }
   if (const auto ward = ledger_.ward_of(*session.client.program)) session.executor = place_apart(session, *ward);
   if (session.executor != nullptr) return true;
   const uid_t house = limits_.house_of(session.client.uid);
@@ -40,17 +45,22 @@ bool ExecutorChoice::is_near(ExecutorId executor, const ClientSession& session) 
   return executor.device == session.device && executor.user == limits_.house_of(session.client.uid);
 }
 
-// An executor for what is in quarantine, or on probation, alone: the one it has, a further one that nobody uses, or a new one. Where none can be had
-// quarantine shares another's, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to be served
+// An executor for what is in quarantine, on probation, or in such a group, alone: the one it has, a further one that nobody uses, or a new one. Where
+// none can be had quarantine shares another's, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to be served
 // among the others.
 ManagedExecutor* ExecutorChoice::place_apart(const ClientSession& session, const Ward& ward) {
   (void)pool_.first(session.device);
   if (ManagedExecutor* found = find_apart(session, ward)) return found;
   const auto count =
-      std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first, session) && !entry.second.is_probation(); });
+      std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first, session) && !entry.second.is_probation() && !entry.second.is_group(); });
   const auto is_free = [&](const ManagedExecutor& other) { return !other.is_first() && !is_reserved(other.id()) && !is_used(other); };
-  const bool may_have_own = ward.is_probation() || static_cast<unsigned>(count) < limits_.quarantine.executors;
+  const bool may_have_own = ward.is_probation() || ward.is_group() || static_cast<unsigned>(count) < limits_.quarantine.executors;
   ManagedExecutor* const own = may_have_own ? pool_.choose(session.device, limits_.house_of(session.client.uid), is_free) : nullptr;
+  if (own == nullptr && ward.is_group()) {
+    log_warning("{}: its group {} is to have an executor of its own, and no further one can be had (--executors, or the GPU's compute mode).",
+                session.name(), session.name_space);
+    return nullptr;
+  }
   if (own == nullptr && !ward.is_probation()) return share_quarantine(session);
   if (own == nullptr) {
     log_warning(
@@ -63,6 +73,10 @@ ManagedExecutor* ExecutorChoice::place_apart(const ClientSession& session, const
   if (ward.is_probation()) {
     log_info("Executor {} serves the programs of user {} that are new, until they have done without a fault for {} s (--probation-s).", own->label(),
              session.client.uid, limits_.quarantine.probation.count());
+    return own;
+  }
+  if (ward.is_group()) {
+    log_info("Executor {} serves the group {} of user {} alone.", own->label(), session.name_space, session.client.uid);
     return own;
   }
   log_warning("{}: is in quarantine, in executor {}, which serves nothing else than this: {}.", session.name(), own->label(), ward.name());
@@ -81,7 +95,7 @@ ManagedExecutor* ExecutorChoice::find_apart(const ClientSession& session, const 
 ManagedExecutor* ExecutorChoice::share_quarantine(const ClientSession& session) const {
   for (const auto& [id, other] : reserved_) {
     ManagedExecutor& executor = *pool_.all().at(id);
-    if (!is_near(id, session) || ranges_.is_left_in(executor, session.id) || other.is_probation()) continue;
+    if (!is_near(id, session) || ranges_.is_left_in(executor, session.id) || other.is_probation() || other.is_group()) continue;
     log_warning("{}: is in quarantine, in executor {}, together with this: {}; there are no more for it (--quarantine-executors, --executors).",
                 session.name(), executor.label(), other.name());
     return &executor;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which executor serves whom. Newcomers go to the first that no kernel without end blocks; what is in quarantine is served apart, in an executor
-// that is reserved for it, and so is what is on probation. An executor that nobody needs any more is let go.
+// that is reserved for it, and so is what is on probation, and a group that has executors of its own. An executor that nobody needs any more is let
+// go.
 // Owned by SessionManager; the control process's thread.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "broker/control/executors/executor_pool.hpp"
 #include "broker/control/faults/fault_ledger.hpp"
@@ -18,8 +22,8 @@ namespace mpsshim::broker::control {
 class ExecutorChoice {
  public:
   ExecutorChoice(const SessionLimits& limits, const SessionTable& sessions, ExecutorPool& pool, const SessionRanges& ranges, const ImageStore& images,
-                 const FaultLedger& ledger, const Kinds& kinds)
-      : limits_(limits), sessions_(sessions), pool_(pool), ranges_(ranges), images_(images), ledger_(ledger), kinds_(kinds) {}
+                 const FaultLedger& ledger, const Kinds& kinds, std::function<std::uint64_t(const ClientSession&)> own_group)
+      : own_group_(std::move(own_group)), limits_(limits), sessions_(sessions), pool_(pool), ranges_(ranges), images_(images), ledger_(ledger), kinds_(kinds) {}
 
   // False if no executor can have it.
   [[nodiscard]] bool place(ClientSession& session);
@@ -43,6 +47,8 @@ class ExecutorChoice {
   [[nodiscard]] ManagedExecutor* share_quarantine(const ClientSession& session) const;
   [[nodiscard]] bool is_near(ExecutorId executor, const ClientSession& session) const;  // of its device and its user
 
+  // Of a session whose group is to have executors of its own; 0: it has none.
+  const std::function<std::uint64_t(const ClientSession&)> own_group_;
   const SessionLimits& limits_;
   const SessionTable& sessions_;
   ExecutorPool& pool_;
@@ -50,7 +56,7 @@ class ExecutorChoice {
   const ImageStore& images_;
   const FaultLedger& ledger_;
   const Kinds& kinds_;
-  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine, or on probation, only
+  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine, or on probation, or a group only
 };
 
 }  // namespace mpsshim::broker::control

@@ -65,7 +65,8 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                {"pinned_memory_request_bytes", "KEPT", 9},
                {"pinned_memory_limit_bytes", "LIMIT", 9},
                {"active_thread_percentage", "SM%", 7},
-               {"client_priority", "PRIORITY"}},
+               {"client_priority", "PRIORITY", 10},
+               {"own_executor", "EXECUTOR"}},
               {}};
   const proto::DriverFacts* const facts = manager_.facts();
   for (const auto& [key, of] : manager_.namespaces().all()) {
@@ -83,7 +84,8 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                           of.memory_request_bytes != 0 ? mib(of.memory_request_bytes) : Cell{nullptr},
                           of.memory_limit_bytes != 0 ? mib(of.memory_limit_bytes) : Cell{nullptr},
                           {Decimal{proto::percentage_text(percentage)}},
-                          of.client_priority ? number(*of.client_priority) : Cell{nullptr}});
+                          of.client_priority ? number(*of.client_priority) : Cell{nullptr},
+                          {std::uint64_t{of.has_own_executor ? 1u : 0u}, of.has_own_executor ? "own" : "shared"}});
   }
   return answer_with(command, "namespaces", table);
 }
@@ -95,7 +97,10 @@ Commands::Result Commands::change_namespace(const ParsedCommand& command) const 
   const Namespace* const found = namespaces.find(key);
   if (command.name() == "namespace create") {
     if (found != nullptr) return {false, fmt::format("there is a namespace {} already", key.second)};
-    if (namespaces.find_or_make(key) != nullptr) return {true, ""};
+    if (Namespace* const made = namespaces.find_or_make(key); made != nullptr) {
+      made->has_own_executor = command.has("--own-executor");
+      return {true, ""};
+    }
     return {false, fmt::format("there are {} namespaces, which is as many as there may be: see namespace delete", Namespaces::kMost)};
   }
   if (found == nullptr) return {false, no_such(key.second)};

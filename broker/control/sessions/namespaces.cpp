@@ -33,6 +33,7 @@ void Namespaces::save(StateWriter& state) const {
     state.number(of.thread_percentage);
     state.number(of.client_priority ? 1 + *of.client_priority : 0);
     state.number(of.memory_request_bytes);
+    state.number(of.has_own_executor ? 1 : 0);
   }
 }
 
@@ -47,6 +48,7 @@ void Namespaces::restore(StateReader& state) {
     of.thread_percentage = static_cast<std::uint32_t>(state.number());
     if (const std::uint64_t priority = state.number(); priority != 0) of.client_priority = static_cast<std::uint32_t>(priority - 1);
     if (state.version() >= 12) of.memory_request_bytes = state.number();
+    if (state.version() >= 14) of.has_own_executor = state.number() != 0;
     all_.emplace(Key{user, name}, of);
   }
 }

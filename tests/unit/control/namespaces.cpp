@@ -66,8 +66,8 @@ TEST_CASE("namespace: its clients share device memory, and others do not") {
   CHECK_FALSE(broker.grants(one.session, 1));
   CHECK(broker.grants(other.session, 500));
   CHECK(broker.console.ok("namespace list --csv") ==
-        "name,uid,clients,device_bytes,pinned_memory_request_bytes,pinned_memory_limit_bytes,active_thread_percentage,client_priority\ntraining," +
-            std::to_string(geteuid()) + ",2,104857600 0,,104857600,100.0,\n");
+        "name,uid,clients,device_bytes,pinned_memory_request_bytes,pinned_memory_limit_bytes,active_thread_percentage,client_priority,own_executor\ntraining," +
+            std::to_string(geteuid()) + ",2,104857600 0,,104857600,100.0,,0\n");
 }
 
 TEST_CASE("namespace: memory that is kept for its clients is refused to others, and to nobody once it is not") {
@@ -165,4 +165,77 @@ TEST_CASE("namespace: names, and what is there") {
   proto::ProvisionAsk ask;
   set_text(ask.group, "one_more");
   CHECK(refused.ask<proto::ProvisionTold>(ask).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+}
+
+namespace {
+
+// A group with an executor of its own, and one more for it.
+struct OwnExecutor : ControlFixture {
+  explicit OwnExecutor(unsigned executors) : ControlFixture(limits_with(executors)) {
+    serve();
+    console.ok("namespace create apart --own-executor");
+  }
+  Console console{*this};
+  TestClient ask(const std::string& group) {
+    TestClient client = connect();
+    REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+    proto::ProvisionAsk question;
+    set_text(question.group, group);
+    (void)client.ask<proto::ProvisionTold>(question);
+    client.send(proto::Attach{});
+    return client;
+  }
+  ExecutorPeer& life(std::size_t which) {
+    REQUIRE(turn_until(loop, [&] { return launcher.lives.size() > which; }));
+    return *launcher.lives.at(which);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("namespace: one with an executor of its own shares it among its clients, and a fault there reaches no other") {
+  OwnExecutor broker(3);
+  TestClient member = broker.ask("apart");
+  broker.life(1).ready();
+  broker.life(1).open_session();
+  const auto one = member.await<proto::Attached>();
+  REQUIRE(one.header.status == CUDA_SUCCESS);
+  TestClient outsider = broker.ask("");
+  broker.life(0).open_session();
+  const auto other = outsider.await<proto::Attached>();
+  REQUIRE(other.header.status == CUDA_SUCCESS);
+  TestClient second = broker.ask("apart");
+  broker.life(1).open_session();
+  REQUIRE(second.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  TestClient of_a_plain_group = broker.ask("plain");
+  broker.life(0).open_session();
+  REQUIRE(of_a_plain_group.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  CHECK(broker.console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",2,0 0,,,100.0,,1\n") != std::string::npos);
+  CHECK(broker.console.ok("namespace list").find("own") != std::string::npos);
+  CHECK(broker.launcher.lives.size() == 2);
+  const auto members_page = map_header(member.fds), outsiders_page = map_header(outsider.fds);
+  broker.life(1).set_progress(0, one.session, 1, 0);
+  broker.life(0).set_progress(0, other.session, 1, 0);  // both are at work
+  broker.life(1).report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  broker.life(1).die();
+  REQUIRE(turn_until(broker.loop, [&] { return header_of(members_page).session_error == CUDA_ERROR_ILLEGAL_ADDRESS; }));
+  CHECK(header_of(outsiders_page).session_error == 0);
+  CHECK_FALSE(broker.life(0).dead);
+}
+
+TEST_CASE("namespace: where its own executor cannot be had its clients are not served among the others") {
+  {
+    OwnExecutor broker(1);
+    TestClient member = broker.ask("apart");
+    CHECK(member.await<proto::Attached>().header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    TestClient outsider = broker.ask("");
+    broker.life(0).open_session();
+    CHECK(outsider.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  }
+  OwnExecutor broker(2);  // a GPU that takes one process only
+  TestClient member = broker.ask("apart");
+  broker.life(1).ready(CUDA_ERROR_DEVICE_UNAVAILABLE);
+  CHECK(member.await<proto::Attached>().header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
+  turn_for(broker.loop, 20);
+  CHECK_FALSE(broker.life(0).receive());
 }
