@@ -18,10 +18,11 @@ void describe_service(CommandLine& line, Arguments& arguments) {
   line.option("-a,--apply", &arguments.configuration,
               "File of TOML with what the broker begins with: settings of its servers and namespaces, in the keys of NVIDIA's version 3. It comes "
               "before CUDA_MPS_ variables, and is read once: what commands change is not written back, and a restart keeps it");
-  line.flag("-S,--static-partitioning", arguments.static_partitioning,
-            "Clients run in static partitions of the multiprocessors, which are their clients' alone: mpsctl sm_partition makes them, "
-            "CUDA_MPS_SM_PARTITION of a client names one. Who names none gets no context (CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION), and percentages "
-            "mean nothing. Needs a driver of CUDA 12.4");
+  line.flag(
+      "-S,--static-partitioning", arguments.static_partitioning,
+      "Clients run in static partitions of the multiprocessors, which are their clients' alone: mpsctl sm_partition makes them, "
+      "CUDA_MPS_SM_PARTITION of a client names one. Who names none gets no context (CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION), and percentages "
+      "mean nothing. Needs a driver of CUDA 12.4");
   line.option("-p,--protocol", &arguments.protocol,
               "As NVIDIA has it, 2 or 3: without effect, since commands of both versions are understood at any time", CommandLine::Range{2u, 3u});
   line.option("--driver", &arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library");

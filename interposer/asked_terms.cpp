@@ -45,8 +45,8 @@ void tell_partitions(const proto::PartitionsText& asked, const proto::PartitionT
   if (told.is_static == 0) {
     log_line("%s is set and without effect: this broker has no static partitions (mpsbroker --static-partitioning).", name);
   } else if (has_wrong) {
-    log_line("%s: \"%.*s\" is no partition (a device's UUID or index, a slash and P with its number, as mpsctl lspart has them): it is left out.", name,
-             static_cast<int>(std::min<std::size_t>(asked.wrong.size(), 200)), asked.wrong.data());
+    log_line("%s: \"%.*s\" is no partition (a device's UUID or index, a slash and P with its number, as mpsctl lspart has them): it is left out.",
+             name, static_cast<int>(std::min<std::size_t>(asked.wrong.size(), 200)), asked.wrong.data());
   } else {
     log_line("%s is set and without effect: this broker has static partitions.", variable_name(Variable::thread_percentage));
   }

@@ -28,9 +28,9 @@ enum class ArgumentKind {
   seconds,
   interval,  // seconds, with parts of one
   count,
-  sort_key,  // of top
-  group,     // name of a namespace
-  partition,       // a static partition's number or name
+  sort_key,   // of top
+  group,      // name of a namespace
+  partition,  // a static partition's number or name
   partition_name,
   client_field,
   format,   // csv, csv,noheader or json
@@ -50,7 +50,8 @@ inline constexpr std::array<std::string_view, 8> kSortKeys{"gpu", "launches", "w
 
 // Of `client get`: the words of ArgumentKind::client_field.
 inline constexpr std::array<std::string_view, 11> kClientFields{
-    "pid", "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit", "client-priority", "sm-partition"};
+    "pid",         "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit", "client-priority",
+    "sm-partition"};
 
 struct OptionSpec {
   std::string_view name;                // "-p"

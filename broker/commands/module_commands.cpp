@@ -57,7 +57,8 @@ std::vector<CommandSpec> namespace_commands() {
        {name},
        Formats::text,
        true,
-       "Makes a group, without limits. One is also made by its first client. --own-executor: its clients are served by an executor of their own, which "
+       "Makes a group, without limits. One is also made by its first client. --own-executor: its clients are served by an executor of their own, "
+       "which "
        "takes one of --executors, so that their faults reach nobody else; where none can be had they are not served"},
       {"namespace set",
        {{"--active-thread-percentage", kPercentage},
@@ -93,14 +94,16 @@ std::vector<CommandSpec> partition_commands() {
        {},
        Formats::table,
        false,
-       "Static partitions of the multiprocessors, with mpsbroker --static-partitioning: a row for each device and for each partition of it, with free "
+       "Static partitions of the multiprocessors, with mpsbroker --static-partitioning: a row for each device and for each partition of it, with "
+       "free "
        "and used chunks and multiprocessors, and whether it has clients"},
       {"sm_partition add",
        {},
        {kDevice, chunks},
        Formats::text,
        true,
-       "Makes a static partition of so many chunks (lspart) of a device, which no other has. Answers what CUDA_MPS_SM_PARTITION of its clients is to be"},
+       "Makes a static partition of so many chunks (lspart) of a device, which no other has. Answers what CUDA_MPS_SM_PARTITION of its clients is to "
+       "be"},
       {"sm_partition rm", {}, {kDevice, partition}, Formats::text, true, "Takes a partition away that has no clients"},
       {"sm-partition create",
        {of_device, {"--chunks", chunks, true}},

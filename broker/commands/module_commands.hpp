@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands that are named as in NVIDIA's version 3, which has modules with verbs: client, namespace, server, device, sm-partition. A part of the table
-// (command_table.hpp), with the arguments that both parts have. Constant.
+// The commands that are named as in NVIDIA's version 3, which has modules with verbs: client, namespace, server, device, sm-partition. A part of the
+// table (command_table.hpp), with the arguments that both parts have. Constant.
 #pragma once
 
 #include <vector>

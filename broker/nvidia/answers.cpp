@@ -291,7 +291,9 @@ std::string Answers::lspart(const Words& words) {
   for (const Words& row : *rows) {
     const bool is_device = row[2].empty();
     text += fmt::format(kLine, row[1].substr(0, length), row[2], row[4], row[5], row[6], row[7],
-                        is_device ? "" : number_at(row, kColumnsOfPartitions - 1) > 0 ? "Yes" : "No");
+                        is_device                                      ? ""
+                        : number_at(row, kColumnsOfPartitions - 1) > 0 ? "Yes"
+                                                                       : "No");
   }
   return text;
 }
@@ -306,7 +308,8 @@ std::string Answers::sm_partition(const Words& words) {
   const ctl::Answer done = ask_(fmt::format("sm_partition {} {} {}", verb, device, what));
   is_lost_ |= !done.was_asked;
   if (done.ok) return verb == "rm" ? "" : fmt::format("Partition {} created\n", done.text.substr(0, done.text.find('\n')));
-  const bool has_device = !device.empty() && std::ranges::any_of(*rows, [&](const Words& row) { return row[0] == device || row[1].starts_with(device); });
+  const bool has_device =
+      !device.empty() && std::ranges::any_of(*rows, [&](const Words& row) { return row[0] == device || row[1].starts_with(device); });
   if (verb == "rm" || !has_device) return done.text + '\n';
   return fmt::format("Failed to fulfill the requested SM partition of {} chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION\n",
                      number_at(words, 3));

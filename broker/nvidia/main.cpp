@@ -39,7 +39,8 @@ constexpr char kHelp[] =
     "                       with -d or -f: clients run in static partitions (sm_partition, lspart)\n"
     "    -p, --protocol 2|3 without effect: commands of both versions are understood\n"
     "\n"
-    "A command stands in the arguments; without an option commands are read, one a line: get_server_list, get_server_status, start_server -uid UID, get_client_list,\n"
+    "A command stands in the arguments; without an option commands are read, one a line: get_server_list, get_server_status, start_server -uid UID, "
+    "get_client_list,\n"
     "get_device_client_list, ps, terminate_client, device_query, quit, and {get|set}_ of default_active_thread_percentage,\n"
     "active_thread_percentage, default_device_pinned_mem_limit, device_pinned_mem_limit and default_client_priority; sm_partition and\n"
     "lspart of a daemon that was started with -S. In the arguments also those of version 3: server, namespace, client, device and\n"
@@ -66,7 +67,8 @@ std::optional<Wish> read_arguments(int argc, char** argv) {
       wish.is_for_all = true;
     } else if (word == "-S" || word == "--static-partitioning") {
       wish.is_parted = true;
-    } else if ((word == "-p" || word == "--protocol") && i + 1 < argc && (argv[i + 1] == std::string_view("2") || argv[i + 1] == std::string_view("3"))) {
+    } else if ((word == "-p" || word == "--protocol") && i + 1 < argc &&
+               (argv[i + 1] == std::string_view("2") || argv[i + 1] == std::string_view("3"))) {
       ++i;
     } else if (!word.starts_with('-')) {
       for (; i < argc; ++i) wish.command += (wish.command.empty() ? "" : " ") + std::string(argv[i]);

@@ -198,7 +198,8 @@ void check_options(const Options& options) {
   if (!options.group.empty() && !mpsshim::proto::parse_group(options.group))
     fail("--group " + options.group + " is no name of a group: lowercase letters, digits and underscores, 64 at most");
   if (!options.partition.empty() && !mpsshim::proto::are_partitions(options.partition))
-    fail("--sm-partition " + options.partition + " is no partition: a device's UUID or index, a slash and P with its number, as mpsctl lspart has them");
+    fail("--sm-partition " + options.partition +
+         " is no partition: a device's UUID or index, a slash and P with its number, as mpsctl lspart has them");
   if (!options.device.empty() && !run::choose_device(options.device, variable, one, why)) fail(why);
 }
 

@@ -37,8 +37,12 @@ TEST_CASE("answers about static partitions have the keys that the document promi
   const BrokerFixture broker(parted);
   REQUIRE(eventually(std::chrono::seconds(30), [&] { return broker.ctl({"lspart"}).ok(); }));
   ProgramOptions options;
-  options.arguments = {"-B", MPSSHIM_SOURCE_DIR "/tests/process/check_answers.py", built_program("mpsctl"), broker.pipe_dir(),
-                       MPSSHIM_SOURCE_DIR "/docs/service.md", "--partitions"};
+  options.arguments = {"-B",
+                       MPSSHIM_SOURCE_DIR "/tests/process/check_answers.py",
+                       built_program("mpsctl"),
+                       broker.pipe_dir(),
+                       MPSSHIM_SOURCE_DIR "/docs/service.md",
+                       "--partitions"};
   const Outcome outcome = run_program(MPSSHIM_PYTHON, options);
   INFO(outcome.explain());
   CHECK(outcome.ok());

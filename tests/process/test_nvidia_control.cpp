@@ -121,8 +121,7 @@ TEST_CASE("a script of NVIDIA's makes static partitions, reads their table and r
   const std::string id = words_of(made)[1];
   const std::string number = id.substr(id.find('/') + 1);
   CHECK(asked({"sm_partition add " + gpu + " " + std::to_string(free)}) ==
-        "Failed to fulfill the requested SM partition of " + std::to_string(free) +
-            " chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION\n");
+        "Failed to fulfill the requested SM partition of " + std::to_string(free) + " chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION\n");
   CHECK(asked({"sm_partition", "add", "GPU-none", "1"}).find("there is no device \"GPU-none\"") != std::string::npos);
   const auto after = table();
   REQUIRE(after.size() == rows.size() + 1);

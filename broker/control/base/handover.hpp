@@ -58,7 +58,8 @@ class StateReader {
   // told by its number, and there is what is in quarantine. 6: sessions have what the variables of their modules held.
   // 7: who holds the broker; executors have numbers. 8: limits of memory, and what sessions have of them. 9: whose the socket of clients is, when
   // sessions began, and what is counted of them. 10: percentages and priorities. 11: namespaces. 12: what is kept for
-  // them, and waits. 13: orders of devices that clients were told, and pinned memory of other sessions. 14: static partitions, and who has which; groups with executors of their own.
+  // them, and waits. 13: orders of devices that clients were told, and pinned memory of other sessions. 14: static partitions, and who has which;
+  // groups with executors of their own.
   [[nodiscard]] std::uint32_t version() const { return version_; }
   // False once anything was missing; values read from then on are 0 or empty.
   [[nodiscard]] bool ok() const { return ok_; }

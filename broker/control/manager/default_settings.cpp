@@ -74,6 +74,11 @@ std::uint64_t SessionManager::namespace_held(const Namespace& of, unsigned devic
   return bytes;
 }
 
+std::uint64_t SessionManager::own_group_of(const ClientSession& session) const {
+  const Namespace* const of = namespace_of(session);
+  return of != nullptr && of->has_own_executor ? of->id : 0;
+}
+
 std::uint64_t SessionManager::namespace_left(const ClientSession& session) const {
   const Namespace* const of = namespace_of(session);
   if (of == nullptr || of->memory_limit_bytes == 0) return UINT64_MAX;

@@ -42,11 +42,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       image_service_(loop, limits_, sessions_, pool_, images_, compilers, linkers),
       replays_(loop, limits_, sessions_, pool_, images_),
       kinds_(limits_, sessions_, pool_),
-      choice_(limits_, sessions_, pool_, ranges_, images_, ledger_, kinds_,
-              [this](const ClientSession& session) {
-                const Namespace* const of = namespace_of(session);
-                return of != nullptr && of->has_own_executor ? of->id : 0;
-              }),
+      choice_(limits_, sessions_, pool_, ranges_, images_, ledger_, kinds_, [this](const ClientSession& session) { return own_group_of(session); }),
       blockers_(limits_, sessions_, pool_, choice_, kinds_, ledger_,
                 [this](ClientSession& session, CUresult error, const char* why) { ends_.fail(session, error, why); }),
       relocations_(loop, limits_, sessions_, choice_, kinds_, blockers_, ranges_, replays_, [this] { return restarts_.is_idle(); }),
@@ -173,7 +169,7 @@ void SessionManager::executor_ready(ManagedExecutor& executor) {
   if (executor.id() == ExecutorId{}) facts_file_.publish(*executor.facts());
   if (first) take_default_limits(*executor.facts());
   ranges_.make(*executor.facts());
-  for (unsigned device = 0; device < proto::kMaxDevices; ++device) partitions_.learn(device, executor.chunks()[device]);
+  partitions_.learn(executor.chunks());
   replays_.begin(executor, *executor.serving());
   if (restarts_.keeps_at_rest(executor)) {
     executor.hold();

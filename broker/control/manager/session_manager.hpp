@@ -138,6 +138,7 @@ class SessionManager final : public ExecutorOwner {
   void take_requests_back(const proto::DriverFacts& facts);
   // Device memory that a session may still have by its namespace's limit, and by what is kept for the others; UINT64_MAX: all.
   [[nodiscard]] std::uint64_t namespace_left(const ClientSession& session) const;
+  [[nodiscard]] std::uint64_t own_group_of(const ClientSession& session) const;  // whose executors serve nobody else; 0: of none
   [[nodiscard]] std::uint64_t others_left(const ClientSession& session) const;
 
   EventLoop& loop_;

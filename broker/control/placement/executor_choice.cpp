@@ -46,13 +46,13 @@ bool ExecutorChoice::is_near(ExecutorId executor, const ClientSession& session) 
 }
 
 // An executor for what is in quarantine, on probation, or in such a group, alone: the one it has, a further one that nobody uses, or a new one. Where
-// none can be had quarantine shares another's, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to be served
-// among the others.
+// none can be had quarantine shares another's, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to
+// be served among the others.
 ManagedExecutor* ExecutorChoice::place_apart(const ClientSession& session, const Ward& ward) {
   (void)pool_.first(session.device);
   if (ManagedExecutor* found = find_apart(session, ward)) return found;
-  const auto count =
-      std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first, session) && !entry.second.is_probation() && !entry.second.is_group(); });
+  const auto count = std::ranges::count_if(
+      reserved_, [&](const auto& entry) { return is_near(entry.first, session) && !entry.second.is_probation() && !entry.second.is_group(); });
   const auto is_free = [&](const ManagedExecutor& other) { return !other.is_first() && !is_reserved(other.id()) && !is_used(other); };
   const bool may_have_own = ward.is_probation() || ward.is_group() || static_cast<unsigned>(count) < limits_.quarantine.executors;
   ManagedExecutor* const own = may_have_own ? pool_.choose(session.device, limits_.house_of(session.client.uid), is_free) : nullptr;

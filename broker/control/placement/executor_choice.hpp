@@ -23,7 +23,14 @@ class ExecutorChoice {
  public:
   ExecutorChoice(const SessionLimits& limits, const SessionTable& sessions, ExecutorPool& pool, const SessionRanges& ranges, const ImageStore& images,
                  const FaultLedger& ledger, const Kinds& kinds, std::function<std::uint64_t(const ClientSession&)> own_group)
-      : own_group_(std::move(own_group)), limits_(limits), sessions_(sessions), pool_(pool), ranges_(ranges), images_(images), ledger_(ledger), kinds_(kinds) {}
+      : own_group_(std::move(own_group)),
+        limits_(limits),
+        sessions_(sessions),
+        pool_(pool),
+        ranges_(ranges),
+        images_(images),
+        ledger_(ledger),
+        kinds_(kinds) {}
 
   // False if no executor can have it.
   [[nodiscard]] bool place(ClientSession& session);

@@ -20,9 +20,9 @@
 #include "broker/control/sessions/host_segments.hpp"
 #include "broker/control/sessions/memory_limits.hpp"
 #include "broker/control/sessions/namespaces.hpp"
-#include "broker/control/sessions/sm_partitions.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
+#include "broker/control/sessions/sm_partitions.hpp"
 #include "broker/control/sessions/thread_percentages.hpp"
 
 namespace mpsshim::broker::control {

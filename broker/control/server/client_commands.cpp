@@ -121,7 +121,14 @@ Commands::Result Commands::list_devices(const ParsedCommand& command) const {
     const std::uint32_t unit = proto::partition_unit(of.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]);
     const unsigned parts_of_driver = manager_.partitions().chunks_of(device);
     const bool can_part = facts->driver_version >= proto::kFirstDriverWithShares;
-    table.rows.push_back({number(device), known(of.pci_bus_id), {uuid_text(of)}, known(of.name), number(all), number(parts_of_driver != 0 ? parts_of_driver : can_part ? all / unit : 1)});
+    table.rows.push_back({number(device),
+                          known(of.pci_bus_id),
+                          {uuid_text(of)},
+                          known(of.name),
+                          number(all),
+                          number(parts_of_driver != 0 ? parts_of_driver
+                                 : can_part           ? all / unit
+                                                      : 1)});
   }
   return answer_with(command, "devices", table);
 }

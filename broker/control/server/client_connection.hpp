@@ -107,7 +107,7 @@ class ClientConnection {
   bool refusing_ = false;
   ClientIdentity client_;
   std::uint64_t session_ = 0;
-  proto::ProvisionAsk asked_;            // nothing, if its client has not asked
+  proto::ProvisionAsk asked_;             // nothing, if its client has not asked
   proto::PartitionAsk asked_partitions_;  // likewise
   Spread::Place place_;        // nothing, likewise
   bool attaches_ = false;  // handed over with an Attach under way

@@ -56,7 +56,8 @@ bool ClientConnection::has_its_partition(unsigned device) const {
   if (manager_.partitions().find(device, asked) != nullptr) return true;
   complain("pid {} ({}) gets no session on device {}: {}, and this broker has static partitions alone (--static-partitioning).", client_.pid,
            client_.command, device,
-           asked == 0 ? "its CUDA_MPS_SM_PARTITION names no partition of that" : fmt::format("there is no partition {} of that", proto::partition_text(asked)));
+           asked == 0 ? "its CUDA_MPS_SM_PARTITION names no partition of that"
+                      : fmt::format("there is no partition {} of that", proto::partition_text(asked)));
   return false;
 }
 

@@ -71,7 +71,8 @@ void write_clients(MetricsText& text, const SessionManager& manager) {
   write("mpsshim_client_active_thread_percentage", Type::gauge, "What part of the device's multiprocessors the client may use, in percent.",
         [&](const Labels& labels, const ClientFacts& facts) {
           const std::uint32_t percentage = facts.session->thread_percentage.value_or(0);
-          if (facts.session->thread_percentage && facts.session->sm_partition == 0) text.sample(labels, (percentage != 0 ? percentage : proto::kWholePercentage) / 100.0);
+          if (facts.session->thread_percentage && facts.session->sm_partition == 0)
+            text.sample(labels, (percentage != 0 ? percentage : proto::kWholePercentage) / 100.0);
         });
   write("mpsshim_client_sm_partition", Type::gauge, "Number of the static partition of the multiprocessors that the client runs in.",
         [&](const Labels& labels, const ClientFacts& facts) {

@@ -128,14 +128,15 @@ Commands::Result Commands::add_partition(const ParsedCommand& command, unsigned 
   const std::string name = has_name ? command.text("NAME") : "";
   if (has_name && partitions.number_of(device, name) != 0) return {false, fmt::format("device {} has a partition {} already", device, name)};
   if (partitions.chunks_of(device) == 0)
-    return {false, fmt::format("device {} cannot be cut into chunks: its driver has no green contexts (CUDA 12.4 is the first that has), or no server "
-                               "of it is ready yet",
-                               device)};
+    return {false,
+            fmt::format("device {} cannot be cut into chunks: its driver has no green contexts (CUDA 12.4 is the first that has), or no server "
+                        "of it is ready yet",
+                        device)};
   const std::uint64_t wanted = command.number(has_name ? "--chunks" : "CHUNKS");
   const unsigned unit = multiprocessors_of(manager_, device), free = free_of(manager_, device);
   if (wanted > free)
-    return {false, fmt::format("device {} has {} of {} multiprocessors free, and {} {} wanted: see lspart", device, plural(free, "chunk"), unit, wanted,
-                               wanted == 1 ? "is" : "are")};
+    return {false, fmt::format("device {} has {} of {} multiprocessors free, and {} {} wanted: see lspart", device, plural(free, "chunk"), unit,
+                               wanted, wanted == 1 ? "is" : "are")};
   const std::uint32_t made = partitions.add(device, static_cast<unsigned>(wanted), name);
   const std::string gpu = uuid_text(manager_.facts()->device[device]);
   const std::string id = fmt::format("{}/{}", gpu, proto::partition_text(made));

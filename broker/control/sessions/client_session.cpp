@@ -54,11 +54,11 @@ bool ClientSession::in_executor() const {
 
 std::string ClientSession::provision_text() const {
   const std::uint64_t limit = memory_limit_bytes.value_or(0);
-  const std::string share = sm_partition != 0 ? fmt::format("static partition {}", proto::partition_text(sm_partition))
-                                              : fmt::format("{} % of the multiprocessors",
-                                                            proto::percentage_text(thread_percentage.value_or(proto::kWholePercentage)));
-  return fmt::format("{}, {}, priority {}", share,
-                     limit == 0 ? "device memory without a limit" : fmt::format("{} MiB of device memory", limit >> 20), client_priority.value_or(0));
+  const std::string share =
+      sm_partition != 0 ? fmt::format("static partition {}", proto::partition_text(sm_partition))
+                        : fmt::format("{} % of the multiprocessors", proto::percentage_text(thread_percentage.value_or(proto::kWholePercentage)));
+  return fmt::format("{}, {}, priority {}", share, limit == 0 ? "device memory without a limit" : fmt::format("{} MiB of device memory", limit >> 20),
+                     client_priority.value_or(0));
 }
 
 std::string ClientSession::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }

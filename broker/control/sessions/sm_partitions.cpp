@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 namespace mpsshim::broker::control {
 
@@ -28,8 +29,10 @@ std::uint64_t choose_chunks(std::uint64_t free, unsigned count) {
   return best;
 }
 
-void SmPartitions::learn(unsigned device, unsigned chunks) {
-  if (device < proto::kMaxDevices && chunks != 0) chunks_[device] = std::min(chunks, proto::kMostChunks);
+void SmPartitions::learn(std::span<const std::uint32_t> chunks) {
+  for (std::size_t device = 0; device < std::min(chunks.size(), std::size(chunks_)); ++device) {
+    if (chunks[device] != 0) chunks_[device] = std::min(chunks[device], proto::kMostChunks);
+  }
 }
 
 std::uint64_t SmPartitions::free_chunks(unsigned device) const {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Static partitions of the devices' multiprocessors (`mpsctl sm_partition`, mpsbroker --static-partitioning; docs/execution.md). Each has chunks of its
-// device that no other has: what the driver makes green contexts of (proto::partition_unit). A partition is there, at the same chunks, until a command
-// takes it away; its number is never another one's. Who uses which is the sessions' (ClientSession::sm_partition). Owned by SessionManager; the control
-// process's thread.
+// Static partitions of the devices' multiprocessors (`mpsctl sm_partition`, mpsbroker --static-partitioning; docs/execution.md). Each has chunks of
+// its device that no other has: what the driver makes green contexts of (proto::partition_unit). A partition is there, at the same chunks, until a
+// command takes it away; its number is never another one's. Who uses which is the sessions' (ClientSession::sm_partition). Owned by SessionManager;
+// the control process's thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 #include "broker/control/base/handover.hpp"
@@ -26,8 +27,8 @@ class SmPartitions {
  public:
   using Map = std::map<std::uint32_t, SmPartition>;  // by number
 
-  // What an executor of the device has found out about it.
-  void learn(unsigned device, unsigned chunks);
+  // What an executor has found out: in how many chunks each device is cut; 0: nothing.
+  void learn(std::span<const std::uint32_t> chunks);
   [[nodiscard]] unsigned chunks_of(unsigned device) const { return device < proto::kMaxDevices ? chunks_[device] : 0; }  // 0: not known, or none
   [[nodiscard]] std::uint64_t free_chunks(unsigned device) const;
 

@@ -31,6 +31,15 @@ CUresult measure_parts(const Driver& driver, CUdevice device, DeviceParts& parts
   return parts.count > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
 }
 
+void count_parts(const Driver& driver, std::span<std::uint32_t> counts) {
+  for (std::size_t ordinal = 0; ordinal < counts.size(); ++ordinal) {
+    CUdevice device = 0;
+    DeviceParts parts;
+    if (driver->cuDeviceGet(&device, static_cast<int>(ordinal)) != CUDA_SUCCESS) return;
+    if (measure_parts(driver, device, parts) == CUDA_SUCCESS) counts[ordinal] = parts.count;
+  }
+}
+
 CUresult SessionShares::measure() {
   if (parts_ != 0) return CUDA_SUCCESS;
   DeviceParts device;

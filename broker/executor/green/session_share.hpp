@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,8 @@ struct DeviceParts {
 };
 // No part at all is an error, too. Needs no context.
 [[nodiscard]] CUresult measure_parts(const Driver& driver, CUdevice device, DeviceParts& parts);
+// Of all devices, by ordinal: static partitions of one are made before its own executor begins. 0: none.
+void count_parts(const Driver& driver, std::span<std::uint32_t> counts);
 
 // Counts for its run, and its group, as long as it lasts.
 struct SessionShare {

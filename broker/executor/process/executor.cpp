@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 #include <thread>
 
 #include <unistd.h>
@@ -68,23 +67,13 @@ int Executor::run() {
                 std::strerror(errno));
   }
   message::Ready ready{.status = static_cast<std::uint32_t>(result)};
-  if (result == CUDA_SUCCESS) tell_parts(ready);
+  if (result == CUDA_SUCCESS) count_parts(*driver_, ready.chunks);
   std::snprintf(ready.text, sizeof ready.text, "%s", refusal_.c_str());
   link_.send(ready);
   if (result != CUDA_SUCCESS) return 2;
   link_.run([this](ReceivedMessage& received) { handle(received); });
   proto::trace::finish();
   _exit(0);  // the driver goes with the process; waiting for kernels that may never end is not needed
-}
-
-// Of all devices: static partitions of one are made before its own executor begins.
-void Executor::tell_parts(message::Ready& ready) const {
-  for (unsigned ordinal = 0; ordinal < std::size(ready.chunks); ++ordinal) {
-    CUdevice device = 0;
-    DeviceParts parts;
-    if ((*driver_)->cuDeviceGet(&device, static_cast<int>(ordinal)) != CUDA_SUCCESS) return;
-    if (measure_parts(*driver_, device, parts) == CUDA_SUCCESS) ready.chunks[ordinal] = parts.count;
-  }
 }
 
 // Before there are other threads. Without the table the executor works as well; nobody would notice that it hangs.

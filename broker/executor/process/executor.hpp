@@ -60,7 +60,6 @@ class Executor {
     proto::trace::flush();
     link_.send(end);
   }
-  void tell_parts(message::Ready& ready) const;
   void provision_session(const message::SessionProvision& wanted);
   void tell_starved(const QuietWindow::Starving& starving);
 

@@ -46,8 +46,8 @@ void Session::take_share(CUresult result, SessionShare share, const ShareWish& w
   }
   if (result == CUDA_SUCCESS) return change_share(std::move(share), wish);
   parts_.faults.check(result, id_, "cuGreenCtxCreate");
-  log_error("Session {} (pid {}): it is to have {}, and no green context can be made for that: {}. It keeps what it has", id_, client_pid_, wish.text(),
-            parts_.driver.describe(result));
+  log_error("Session {} (pid {}): it is to have {}, and no green context can be made for that: {}. It keeps what it has", id_, client_pid_,
+            wish.text(), parts_.driver.describe(result));
   wish_ = share_wish_;
   provisioned(result);
 }

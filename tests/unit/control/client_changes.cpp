@@ -162,7 +162,8 @@ TEST_CASE("what a client has been given is shown: by ps, in figures for Promethe
   client.send(proto::Attach{});
   broker.executor().open_session();
   REQUIRE(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
-  CHECK(broker.console.ok("ps --json").find(R"("memory_limit_bytes":2147483648,"active_thread_percentage":33.3,"sm_partition":null,"client_priority":1,)") !=
+  CHECK(broker.console.ok("ps --json")
+            .find(R"("memory_limit_bytes":2147483648,"active_thread_percentage":33.3,"sm_partition":null,"client_priority":1,)") !=
         std::string::npos);
   const std::string table = broker.console.ok("ps -l");
   for (const char* shown : {" SM% ", " PRIORITY ", " 33.3 ", " 1 "}) CHECK(table.find(shown) != std::string::npos);

@@ -66,7 +66,8 @@ TEST_CASE("namespace: its clients share device memory, and others do not") {
   CHECK_FALSE(broker.grants(one.session, 1));
   CHECK(broker.grants(other.session, 500));
   CHECK(broker.console.ok("namespace list --csv") ==
-        "name,uid,clients,device_bytes,pinned_memory_request_bytes,pinned_memory_limit_bytes,active_thread_percentage,client_priority,own_executor\ntraining," +
+        "name,uid,clients,device_bytes,pinned_memory_request_bytes,pinned_memory_limit_bytes,active_thread_percentage,client_priority,own_"
+        "executor\ntraining," +
             std::to_string(geteuid()) + ",2,104857600 0,,104857600,100.0,,0\n");
 }
 

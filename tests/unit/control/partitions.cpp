@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -69,8 +70,7 @@ TEST_CASE("partitions: chunks are neighbours where there is room, in the smalles
 
 TEST_CASE("partitions: whatever is made and removed, no two of a device have a chunk in common, and no number comes again") {
   SmPartitions partitions;
-  partitions.learn(0, 17);
-  partitions.learn(1, 3);
+  partitions.learn(std::vector<std::uint32_t>{17, 3});
   std::set<std::uint32_t> numbers;
   std::uint32_t random = 7;
   for (int turn = 0; turn < 5'000; ++turn) {
@@ -80,7 +80,8 @@ TEST_CASE("partitions: whatever is made and removed, no two of a device have a c
     const std::uint32_t made = partitions.add(device, count, "");
     REQUIRE((made != 0) == (count <= free));
     if (made != 0) REQUIRE(numbers.insert(made).second);
-    if ((made == 0 || (random & 0x100) != 0) && !partitions.all().empty()) partitions.erase(std::next(partitions.all().begin(), random % partitions.all().size())->first);
+    if ((made == 0 || (random & 0x100) != 0) && !partitions.all().empty())
+      partitions.erase(std::next(partitions.all().begin(), random % partitions.all().size())->first);
     std::uint64_t taken[2] = {};
     for (const auto& [number, partition] : partitions.all()) {
       REQUIRE((taken[partition.device] & partition.chunks) == 0);
@@ -156,9 +157,8 @@ TEST_CASE("partitions: one with clients is not taken away, and its chunks are fr
   message::SessionOpen opened;
   TestClient client = broker.attach_in(1, opened);
   CHECK(broker.console.error("sm_partition rm 0 P0000001") == "partition P0000001 has 1 client: see ps -l");
-  CHECK(broker.console.ok("lspart --csv") ==
-        "device,uuid,sm_partition,name,free_chunks,used_chunks,free_sms,used_sms,clients\n0," + kGpu + ",,,0,10,0,20,\n0," + kGpu +
-            ",P0000001,,,10,,20,1\n1," + kGpu + ",,,10,0,20,0,\n");
+  CHECK(broker.console.ok("lspart --csv") == "device,uuid,sm_partition,name,free_chunks,used_chunks,free_sms,used_sms,clients\n0," + kGpu +
+                                                 ",,,0,10,0,20,\n0," + kGpu + ",P0000001,,,10,,20,1\n1," + kGpu + ",,,10,0,20,0,\n");
   client.hang_up();
   broker.executor().expect<message::SessionClose>();
   broker.executor().send(message::SessionClosed{.session = opened.session});
@@ -170,8 +170,8 @@ TEST_CASE("partitions: one with clients is not taken away, and its chunks are fr
 
 TEST_CASE("partitions: version 3's words, with names") {
   PartedBroker broker;
-  CHECK(broker.console.ok("sm-partition create large --device=0 --chunks=4") == "SM partition 'large' created on device " + kGpu +
-                                                                                    " (sm-count=8)\nCUDA_MPS_SM_PARTITION=" + kGpu + "/P0000001\n");
+  CHECK(broker.console.ok("sm-partition create large --device=0 --chunks=4") ==
+        "SM partition 'large' created on device " + kGpu + " (sm-count=8)\nCUDA_MPS_SM_PARTITION=" + kGpu + "/P0000001\n");
   CHECK(broker.console.error("sm-partition create large --device 0 --chunks 1") == "device 0 has a partition large already");
   CHECK(broker.console.ok("sm-partition create large --device 1 --chunks 1").find("P0000002") != std::string::npos);
   CHECK(broker.console.error("sm-partition create small --device 0 --chunks 7") ==
@@ -208,8 +208,7 @@ TEST_CASE("partitions: a driver that cuts nothing has none, and a broker without
 
 TEST_CASE("partitions: all of them are handed over, and what cannot be is refused") {
   SmPartitions before;
-  before.learn(0, 10);
-  before.learn(1, 3);
+  before.learn(std::vector<std::uint32_t>{10, 3});
   CHECK(before.add(0, 4, "") == 1);
   CHECK(before.add(1, 2, "large") == 2);
   CHECK(before.add(0, 2, "") == 3);

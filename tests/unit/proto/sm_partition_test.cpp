@@ -13,7 +13,8 @@ TEST_CASE("numbers of partitions are read as they are written, and nothing else 
   CHECK(partition_text(1) == "P0000001");
   CHECK(partition_text(12'345'678) == "P12345678");
   for (const std::uint32_t number : {1u, 9'999'999u, 10'000'000u, 999'999'999u}) CHECK(parse_partition(partition_text(number)) == number);
-  for (const char* wrong : {"", "P", "P1", "P000001", "P0000000", "p0000001", "P000000x", "P 000001", "P+000001", "P-000001", "P9999999999", "0000001"}) {
+  for (const char* wrong :
+       {"", "P", "P1", "P000001", "P0000000", "p0000001", "P000000x", "P 000001", "P+000001", "P-000001", "P9999999999", "0000001"}) {
     INFO(wrong);
     CHECK_FALSE(parse_partition(wrong));
   }

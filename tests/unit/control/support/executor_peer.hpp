@@ -66,9 +66,7 @@ class ExecutorPeer {
     }
     facts->peer[0][1].can_access = facts->peer[1][0].can_access = are_peers ? 1 : 0;
     REQUIRE(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts));
-    message::Ready ready{.status = static_cast<std::uint32_t>(status)};
-    for (unsigned device = 0; device < 2; ++device) ready.chunks[device] = chunks;
-    send(ready);
+    send(message::Ready{.status = static_cast<std::uint32_t>(status), .chunks = {chunks, chunks}});
   }
 
   // The next message of the broker, which must be this one.
@@ -150,14 +148,12 @@ class ExecutorPeer {
 
   const ExecutorOptions options;
   pid_t pid = -1;
-  bool dead = false;
-  bool killed = false;
-  bool halted = false;
+  bool dead = false, killed = false, halted = false;
   bool stands_still = true;  // when it is halted
   bool exclusive = false;    // compute mode of its devices
   bool is_cpu = false, are_peers = true;  // the CPU driver's; the two devices
   int driver_version = 13'000;
-  unsigned chunks = 10;  // that each device is cut into
+  unsigned chunks = 10;        // that each device is cut into
   int greatest_priority = -5;  // of streams; the least is 0
 
  private:
