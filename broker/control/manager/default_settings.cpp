@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the broker's own environment sets for its servers and clients, and what a session is to have by all that is set.
+#include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "broker/commands/parsed_command.hpp"
 #include "broker/control/manager/session_manager.hpp"
 #include "broker/log.hpp"
 #include "proto/memory_limit.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -20,10 +24,28 @@ void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
     if (limits.limit_bytes[device] != 0) memory_limits_.set_default(device, limits.limit_bytes[device]);
   }
   take_requests_back(facts);
+  make_partitions(facts);
   if (facts.driver_version >= proto::kFirstDriverWithShares || thread_percentages_.default_value() == proto::kWholePercentage) return;
   log_warning("Clients are to have {} % of the multiprocessors, which this driver cannot enforce (CUDA 12.4 is the first that can): it is left out.",
               proto::percentage_text(thread_percentages_.default_value()));
   thread_percentages_.set_default(proto::kWholePercentage);
+}
+
+// Those of a file of settings. In its order, so that their numbers are known beforehand.
+void SessionManager::make_partitions(const proto::DriverFacts& facts) {
+  for (const PartitionWish& wish : limits_.partitions) {
+    const auto device = proto::device_named(facts, wish.device);
+    const std::string what = fmt::format("Partition {} of device {}", wish.name, as_quoted(wish.device));
+    if (!device) {
+      log_warning("{}: there is no such device (device_query): it is not made.", what);
+    } else if (partitions_.number_of(*device, wish.name) != 0) {
+      log_warning("{}: there is one of that name already: it is not made again.", what);
+    } else if (const std::uint32_t number = partitions_.add(*device, wish.chunks, wish.name); number != 0) {
+      log_info("{}: {} of {} chunks, {}.", what, wish.chunks, partitions_.chunks_of(*device), proto::partition_text(number));
+    } else {
+      log_warning("{}: {} chunks are not free, of {} that the device has (lspart): it is not made.", what, wish.chunks, partitions_.chunks_of(*device));
+    }
+  }
 }
 
 // Commands cannot ask for more than there is, but a file and a command that came before the first server is ready may have.

@@ -167,9 +167,9 @@ void SessionManager::fault_told(const XidLine& line) {
 void SessionManager::executor_ready(ManagedExecutor& executor) {
   const bool first = !facts_file_.are_there();
   if (executor.id() == ExecutorId{}) facts_file_.publish(*executor.facts());
+  partitions_.learn(executor.chunks());
   if (first) take_default_limits(*executor.facts());
   ranges_.make(*executor.facts());
-  partitions_.learn(executor.chunks());
   replays_.begin(executor, *executor.serving());
   if (restarts_.keeps_at_rest(executor)) {
     executor.hold();

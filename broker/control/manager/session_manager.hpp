@@ -135,6 +135,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] SessionHandover handover();
   void take_default_limits(const proto::DriverFacts& facts);
   void take_default_provision();
+  void make_partitions(const proto::DriverFacts& facts);
   void take_requests_back(const proto::DriverFacts& facts);
   // Device memory that a session may still have by its namespace's limit, and by what is kept for the others; UINT64_MAX: all.
   [[nodiscard]] std::uint64_t namespace_left(const ClientSession& session) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/server/configuration.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "broker/commands/parsed_command.hpp"
 #include "proto/memory_limit.hpp"
 #include "proto/provision.hpp"
+#include "proto/sm_partition.hpp"
 
 #if MPSSHIM_HAVE_TOML
 #include <toml++/toml.h>
@@ -85,10 +87,52 @@ class Reader {
         if (percentage_of(node)) limits_.thread_percentage_text = text_of(node);
       } else if (key.str() == "client_priority") {
         if (priority_of(node)) limits_.client_priority_text = text_of(node);
+      } else if (key.str() == "devices") {
+        for_each_table(node, "devices", [this](const toml::table& device) { read_device(device); });
       } else {
-        refuse(node, key.str(), "no such key is obeyed: pinned_memory_limit, active_thread_percentage, client_priority, uid, namespaces");
+        refuse(node, key.str(), "no such key is obeyed: pinned_memory_limit, active_thread_percentage, client_priority, uid, namespaces, devices");
       }
     }
+  }
+
+  template <typename Read>
+  void for_each_table(const toml::node& node, std::string_view key, Read&& read) {
+    if (!node.is_array()) return refuse(node, key, "it is to be an array of tables");
+    for (const toml::node& each : *node.as_array()) {
+      if (const toml::table* const table = table_of(each, key)) read(*table);
+    }
+  }
+
+  void read_device(const toml::table& settings) {
+    const toml::node* const uuid = settings.get("uuid");
+    const std::string device = uuid != nullptr ? text_of(*uuid) : "";
+    if (device.empty()) return refuse(settings, "uuid", "a device needs one: GPU- and a UUID's beginning, or an index");
+    for (const auto& [key, node] : settings) {
+      if (key.str() == "uuid") continue;
+      if (key.str() != "sm_partitions") refuse(node, key.str(), "no such key is obeyed: uuid, sm_partitions");
+      if (!limits_.has_static_partitions) refuse(node, key.str(), "there are partitions with --static-partitioning alone");
+      if (fault_.empty()) for_each_table(node, key.str(), [&](const toml::table& partition) { read_partition(device, partition); });
+    }
+  }
+
+  void read_partition(const std::string& device, const toml::table& settings) {
+    PartitionWish wish{device, "", 0};
+    for (const auto& [key, node] : settings) {
+      if (key.str() == "name") {
+        wish.name = proto::parse_group(text_of(node)).value_or("");
+        if (wish.name.empty()) refuse(node, "name", "a partition's name has lowercase letters, digits and underscores");
+      } else if (key.str() == "chunks") {
+        const auto chunks = node.value_exact<std::int64_t>().value_or(0);
+        if (chunks < 1 || chunks > proto::kMostChunks) refuse(node, "chunks", fmt::format("it is 1 to {}", proto::kMostChunks));
+        wish.chunks = static_cast<unsigned>(chunks);
+      } else if (key.str() != "include_remainder" || node.value_exact<bool>() != false) {
+        refuse(node, key.str(), "no such key is obeyed: name, chunks, and include_remainder where it is false");
+      }
+    }
+    if (wish.name.empty() || wish.chunks == 0) refuse(settings, "sm_partitions", "a partition needs a name and chunks");
+    const auto is_same = [&](const PartitionWish& other) { return other.device == device && other.name == wish.name; };
+    if (std::ranges::any_of(limits_.partitions, is_same)) refuse(settings, wish.name, "there is a partition of that name already");
+    limits_.partitions.push_back(std::move(wish));
   }
 
   void read_namespaces(const toml::node& node) {
@@ -114,8 +158,13 @@ class Reader {
         made.thread_percentage = percentage == proto::kWholePercentage ? 0 : percentage;
       } else if (key.str() == "client_priority") {
         made.client_priority = priority_of(node);
+      } else if (key.str() == "own_executor") {
+        const auto is_own = node.value_exact<bool>();
+        if (!is_own) refuse(node, key.str(), "it is true or false");
+        made.has_own_executor = is_own.value_or(false);
       } else {
-        refuse(node, key.str(), "no such key is obeyed: pinned_memory_limit, pinned_memory_request, active_thread_percentage, client_priority");
+        refuse(node, key.str(),
+               "no such key is obeyed: pinned_memory_limit, pinned_memory_request, active_thread_percentage, client_priority, own_executor");
       }
     }
     if (made.memory_limit_bytes != 0 && made.memory_request_bytes > made.memory_limit_bytes)

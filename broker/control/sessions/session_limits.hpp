@@ -24,6 +24,13 @@ namespace mpsshim::broker::control {
 
 using House = std::optional<uid_t>;  // SessionLimits::house_of(); nothing: all
 
+// A static partition of a file of settings: the device as it is named there.
+struct PartitionWish {
+  std::string device;
+  std::string name;
+  unsigned chunks = 0;
+};
+
 struct SessionLimits {
   AddressWindow window;
   std::size_t max_clients = kMaxLeases;
@@ -44,6 +51,7 @@ struct SessionLimits {
   std::string thread_percentage_text;  // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of the broker, likewise
   std::string client_priority_text;    // CUDA_MPS_CLIENT_PRIORITY of the broker, likewise
   std::vector<std::pair<std::string, Namespace>> namespaces;  // that its own user has from the beginning on (apply_configuration)
+  std::vector<PartitionWish> partitions;  // that there are from the beginning on (apply_configuration); with has_static_partitions
   bool has_static_partitions = false;                         // clients run in static partitions of the multiprocessors alone (SmPartitions)
   bool serves_all_users = false;  // else those of the broker's own uid
   bool spreads_newcomers = false;  // who names no device sees that with most room first

@@ -78,7 +78,13 @@ TEST_CASE("configuration: a mistake is told with its line, and nothing is taken"
       {"[servers.a]\nactive_thread_percentage = 101", ":2: \"active_thread_percentage\": it is no percentage: "},
       {"[servers.a]\nactive_thread_percentage = true", ":2: \"active_thread_percentage\": it is no percentage: "},
       {"[servers.a]\nclient_priority = \"2\"", ":2: \"client_priority\": it is no priority: "},
-      {"[[servers.a.devices]]\nuuid = \"GPU-1\"", ":1: \"devices\": no such key is obeyed: "},
+      {"[servers.a]\ndevices = 1", ":2: \"devices\": it is to be an array of tables"},
+      {"[servers.a]\ndevices = [1]", ":2: \"devices\": it is to be a table"},
+      {"[[servers.a.devices]]\nname = \"x\"", ":1: \"uuid\": a device needs one"},
+      {"[[servers.a.devices]]\nuuid = \"0\"\nname = \"x\"", ":3: \"name\": no such key is obeyed: uuid, sm_partitions"},
+      {"[[servers.a.devices]]\nuuid = 0\n[[servers.a.devices.sm_partitions]]\nname = \"x\"\nchunks = 1",
+       ":3: \"sm_partitions\": there are partitions with --static-partitioning alone"},
+      {"[servers.a.namespaces.x]\nown_executor = \"yes\"", ":2: \"own_executor\": it is true or false"},
       {"[servers.a.namespaces.default]", ":1: \"default\": it has no settings of its own"},
       {"[servers.a.namespaces.Upper]", ":1: \"Upper\": a namespace's name has lowercase letters"},
       {"[servers.a.namespaces.x]\ncgroup = \"/\"", ":2: \"cgroup\": no such key is obeyed: pinned_memory_limit, "},
@@ -116,4 +122,47 @@ TEST_CASE("configuration: a broker begins with its namespaces, and keeps nothing
   Console its(greedy);
   CHECK(its.ok("namespace list --csv").find("kept," + std::to_string(geteuid()) + ",0,0 0,,,100.0,") != std::string::npos);
   CHECK(its.ok("namespace list --csv").find("other," + std::to_string(geteuid()) + ",0,0 0,,,100.0,") != std::string::npos);
+}
+
+TEST_CASE("configuration: a broker begins with the partitions of the file, in its order, as far as devices have them") {
+  if (!is_built_with_toml()) MPSSHIM_SKIP("this build has no toml++: install libtomlplusplus-dev");
+  const std::string head = "[[servers.a.devices]]\nuuid = \"0\"\n";
+  const auto partition = [](const std::string& settings) { return "[[servers.a.devices.sm_partitions]]\n" + settings + "\n"; };
+  const struct {
+    std::string text;
+    const char* told;
+  } cases[] = {
+      {head + partition("name = \"x\""), ":3: \"sm_partitions\": a partition needs a name and chunks"},
+      {head + partition("chunks = 1"), ":3: \"sm_partitions\": a partition needs a name and chunks"},
+      {head + partition("name = \"X\"\nchunks = 1"), ":4: \"name\": a partition's name has lowercase letters"},
+      {head + partition("name = \"x\"\nchunks = 0"), ":5: \"chunks\": it is 1 to 64"},
+      {head + partition("name = \"x\"\nchunks = 65"), ":5: \"chunks\": it is 1 to 64"},
+      {head + partition("name = \"x\"\nchunks = \"1\""), ":5: \"chunks\": it is 1 to 64"},
+      {head + partition("name = \"x\"\nchunks = 1\ninclude_remainder = true"), ":6: \"include_remainder\": no such key is obeyed: name, chunks"},
+      {head + partition("name = \"x\"\nchunks = 1\nshareable = true"), ":6: \"shareable\": no such key is obeyed: name, chunks"},
+      {head + partition("name = \"x\"\nchunks = 1") + partition("name = \"x\"\nchunks = 2"), ":6: \"x\": there is a partition of that name already"},
+      {head + "sm_partitions = 5", ":3: \"sm_partitions\": it is to be an array of tables"},
+  };
+  for (const auto& tried : cases) {
+    INFO(tried.text);
+    SessionLimits limits;
+    limits.has_static_partitions = true;
+    const std::string why = mistake_in(tried.text, limits);
+    INFO(why);
+    CHECK(why.starts_with(tried.told));
+    CHECK(limits.partitions.empty());
+  }
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.has_static_partitions = true;
+  CHECK(mistake_in(head + partition("name = \"large\"\nchunks = 6\ninclude_remainder = false") + partition("name = \"none\"\nchunks = 5") +
+                       partition("name = \"small\"\nchunks = 2") + "[[servers.a.devices]]\nuuid = \"GPU-9\"\n" +
+                       partition("name = \"away\"\nchunks = 1") + "[servers.a.namespaces.apart]\nown_executor = true\n",
+                   limits) == "");
+  ControlFixture broker(limits);
+  Console console(broker);
+  broker.serve();  // a device has ten chunks
+  const std::string gpu = "GPU-00000000-0000-0000-0000-000000000000";
+  CHECK(console.ok("sm-partition list --device 0 --format=csv,noheader") == "0," + gpu + ",large,6,12,created,P0000001,0\n0," + gpu +
+                                                                                ",small,2,4,created,P0000002,0\n0," + gpu + ",,2,4,unallocated,,\n");
+  CHECK(console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",0,0 0,,,100.0,,1\n") != std::string::npos);
 }
