@@ -43,7 +43,8 @@ void SessionManager::make_partitions(const proto::DriverFacts& facts) {
     } else if (const std::uint32_t number = partitions_.add(*device, wish.chunks, wish.name); number != 0) {
       log_info("{}: {} of {} chunks, {}.", what, wish.chunks, partitions_.chunks_of(*device), proto::partition_text(number));
     } else {
-      log_warning("{}: {} chunks are not free, of {} that the device has (lspart): it is not made.", what, wish.chunks, partitions_.chunks_of(*device));
+      log_warning("{}: {} chunks are not free, of {} that the device has (lspart): it is not made.", what, wish.chunks,
+                  partitions_.chunks_of(*device));
     }
   }
 }
