@@ -192,7 +192,9 @@ void FakeLaunches::fill(DriverTable& table) {
   table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction) { return *value = 0, change_function(); };
   table.cuFuncSetAttribute = set_function_attribute;
   table.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute, CUdevice) {
-    return *value = 1, attribute == CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    const bool is_known = attribute == CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH || attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ||
+                          attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+    return *value = 1, is_known ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   };
   // More for a function that has a cluster, so that it is seen.
   table.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = [](int* blocks, CUfunction function, int, std::size_t, unsigned) {

@@ -27,6 +27,7 @@ struct FakeStreamsEntry {
   }
   static CUresult CUDAAPI split(CUdevResource* result, unsigned* groups, const CUdevResource* input, CUdevResource* remaining, unsigned,
                                 unsigned min_count) {
+    if (result == nullptr) *groups = input->sm.smCount / min_count;
     for (unsigned i = 0; result != nullptr && i < *groups; ++i) {
       result[i] = *input;
       result[i].sm.smCount = min_count;

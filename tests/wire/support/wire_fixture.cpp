@@ -55,7 +55,8 @@ WireExecutor::~WireExecutor() {
   window.reset();
 }
 
-WireClient::WireClient(WireExecutor& executor, std::uint64_t session, std::uint32_t client_priority) : executor_(executor), batch_(64 * 1024) {
+WireClient::WireClient(WireExecutor& executor, std::uint64_t session, std::uint32_t client_priority, std::uint64_t chunks)
+    : executor_(executor), batch_(64 * 1024) {
   proto::FileDescriptor channel = proto::create_memory_file("channel", proto::kChannelBytes);
   proto::FileDescriptor fences = proto::create_memory_file("fences", proto::kFenceSegmentBytes);
   if (!proto::seal(channel, proto::Seal::size) || !proto::seal(fences, proto::Seal::size)) throw std::bad_alloc();
@@ -70,6 +71,7 @@ WireClient::WireClient(WireExecutor& executor, std::uint64_t session, std::uint3
   broker::Received<broker::message::SessionOpen> open;
   open.message.session = session;
   open.message.client_priority = client_priority;
+  open.message.chunks = chunks;
   open.message.device_lease = {kDeviceLease + (session - 1) * kLeaseBytes, kLeaseBytes};
   open.message.pinned_lease = {kPinnedLease + (session - 1) * kLeaseBytes, kLeaseBytes};
   open.fds.channel = std::move(channel);

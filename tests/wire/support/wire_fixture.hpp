@@ -57,7 +57,7 @@ class WireExecutor {
 // One client with its session.
 class WireClient {
  public:
-  explicit WireClient(WireExecutor& executor, std::uint64_t session = 1, std::uint32_t client_priority = 0);
+  explicit WireClient(WireExecutor& executor, std::uint64_t session = 1, std::uint32_t client_priority = 0, std::uint64_t chunks = 0);
   ~WireClient();
 
   // --- client side ---
