@@ -218,8 +218,8 @@ void check_ranges() {
   std::erase_if(own, [](const Range& range) { return range.record != Record::kId; });
   for (const Range& range : own) put(range, range.good);
   const auto out_of_range = [&] {
-    Record record;
-    std::memcpy(static_cast<void*>(&record), body.data(), std::min(body.size(), sizeof record));
+    Record record{};
+    if (!body.empty()) std::memcpy(static_cast<void*>(&record), body.data(), std::min(body.size(), sizeof record));
     return record.out_of_range();
   };
   CHECK(out_of_range() == nullptr);
