@@ -27,7 +27,7 @@ class Session final : public Channel::Guardian {
 
   CUresult recover(std::uint64_t epoch) override {
     const std::lock_guard lock(mutex_);
-    const std::shared_ptr<Link> old = channel.link();
+    const std::shared_ptr<Link> old = channel.link_behind_writers();  // from now on nobody writes
     if (old->epoch() != epoch) return CUDA_SUCCESS;
     const auto unread = find_unread(*old);
     if (!unread || next == nullptr) return fail(CUDA_ERROR_MPS_SERVER_NOT_READY);
