@@ -167,6 +167,28 @@ TEST_CASE("a graph that is used again gets the new arguments, functions and grid
   }
 }
 
+TEST_CASE("a launch with too many parameters for a node goes out singly, in its place") {
+  Fixture f;
+  FakeFunction most{"most", {broker::kMostChainedParameterBytes}};
+  FakeFunction more{"more", {broker::kMostChainedParameterBytes, 8}};
+  const auto post = [&](FakeFunction& function, std::uint64_t argument) {
+    std::vector<std::byte> parameters(function.layout().back().first + function.layout().back().second);
+    std::memcpy(parameters.data(), &argument, sizeof argument);
+    proto::LaunchRecord launch{};
+    launch.function = f.client.add_function(function);
+    launch.grid_x = launch.grid_y = launch.grid_z = launch.block_x = launch.block_y = launch.block_z = 1;
+    launch.parameter_bytes = static_cast<std::uint32_t>(parameters.size());
+    f.client.post(launch, proto::kNullStream, parameters);
+  };
+  f.client.post_launch(f.id, 0);
+  post(most, 1);
+  post(more, 2);
+  f.client.post_launch(f.id, 3);
+  f.client.turn();
+  f.check_arguments(4);
+  CHECK(f.shape() == Shape{2, 0, 1});
+}
+
 TEST_CASE("launches that a node cannot hold split the run and keep their place") {
   Fixture f;
   f.client.post_launch(f.id, 0);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/base/core.hpp"
 
 namespace mpsshim::broker {
@@ -103,7 +104,7 @@ CUresult ChainGraph::add_nodes() {
     return result;
   };
   for (Node& kernel : kernels_) {
-    const CUresult result = add(kernel.node, single_thread(core_.nop_function, nullptr));
+    const CUresult result = add(kernel.node, single_thread(core_.nop_function, EmptyKernelParameters().addresses));
     if (result != CUDA_SUCCESS) return result;
     kernel.function = core_.nop_function;
   }
@@ -142,7 +143,8 @@ CUresult ChainGraph::set_kernel(Node& kernel, const LaunchOp& launch) {
 CUresult ChainGraph::empty(Node& kernel) {
   const bool may_have_cluster = kernel.function == nullptr || kernel.cluster.is_set();
   const CUfunction function = may_have_cluster && core_.reset_function != nullptr ? core_.reset_function : core_.nop_function;
-  const CUDA_KERNEL_NODE_PARAMS nothing = single_thread(function, nullptr);
+  EmptyKernelParameters parameters;
+  const CUDA_KERNEL_NODE_PARAMS nothing = single_thread(function, parameters.addresses);
   const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &nothing);
   kernel.is_empty = result == CUDA_SUCCESS;
   kernel.function = kernel.is_empty ? function : nullptr;

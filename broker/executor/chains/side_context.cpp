@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/chains/side_context.hpp"
 
 #include <optional>
@@ -60,7 +61,7 @@ CUresult SideContext::warm_up(ExecutorCore& core) {
   mutex_.assume_held();  // nobody else knows it yet, as in open() and end()
   const Driver& driver = core.driver;
   for (const CUstream stream : free_) {
-    CUresult result = driver->cuLaunchKernel(core.nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+    CUresult result = driver->cuLaunchKernel(core.nop_function, 1, 1, 1, 1, 1, 1, 0, stream, EmptyKernelParameters().addresses, nullptr);
     if (result == CUDA_SUCCESS) result = driver->cuStreamSynchronize(stream);
     if (result != CUDA_SUCCESS) return result;
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/context/parts.hpp"
 
 #include <memory>
@@ -26,7 +27,7 @@ constexpr char kTarget[] = R"(
 constexpr char kOwnPtx[] = R"(
 .address_size 64
 .visible .global .align 4 .u32 mpsshim_first_variable;
-.visible .entry mpsshim_nop()
+.visible .entry mpsshim_nop(.param .u64 unread)
 {
   ret;
 }
@@ -64,7 +65,7 @@ constexpr char kClusterPtx[] = R"(
   st.volatile.global.u32 [%rd1], %r1;
   ret;
 }
-.visible .entry mpsshim_reset()
+.visible .entry mpsshim_reset(.param .u64 unread)
 {
   ret;
 }
@@ -160,7 +161,7 @@ void ExecutorParts::warm_up() {
     ChainCache chains(*this, chain_pool);
     const WordWrites words{.fence = {}, .progress = progress.completed(*word)};
     if (chains.launch(stream, {}, &words)) {
-      driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+      driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, EmptyKernelParameters().addresses, nullptr);
       driver->cuStreamSynchronize(stream);
     }
     // The sleepers have to fall asleep for once: their events stand behind a wait for a word that is written after that.

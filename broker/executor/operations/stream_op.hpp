@@ -35,8 +35,9 @@ struct LaunchOp {
   std::uint32_t attribute_count = 0;
   bool is_cooperative = false;
   bool is_multi_device = false;     // cooperative, and its kernel may ask for the grid of all devices, of which there is one
-  bool is_single =
-      false;  // may not be in a chain whatever its attributes: it is cooperative, prints, its cluster is in its image, or its module has references
+  // May not be in a chain whatever its attributes: it is cooperative, prints, its cluster is in its image, its module has references, or it has too
+  // many parameters.
+  bool is_single = false;
   ClusterShape cluster;             // its attributes say no more than this; not set: they do, or there are none
   const std::byte* data = nullptr;  // parameters and attributes: in the worker's batch until own(), then in `owned`
   std::unique_ptr<std::byte[]> owned;

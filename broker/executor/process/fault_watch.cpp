@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/process/fault_watch.hpp"
 
 #include <algorithm>
@@ -160,7 +161,7 @@ void FaultWatch::launch_probe(Clock::time_point now) {
   suspicion_.begin(spare_cores_, now);
   parts_.engine_stalled.store(suspicion_.is_stalled(now), std::memory_order_relaxed);
   if (parts_.nop_function != nullptr) {
-    parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr), busy_session_,
+    parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, EmptyKernelParameters().addresses, nullptr), busy_session_,
                         "the fault watch's launch");
   }
   const CUresult result = parts_.progress.completed(word_).write(parts_.driver, stream_, ++launched_);

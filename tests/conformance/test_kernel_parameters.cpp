@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels with parameters of many sizes, and without any, one behind the other: each says whether it found its own.
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "loaded_image.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr unsigned kSizes[] = {24, 64, 360, 1'000, 2'000, 3'000, 3'600, 4'096};  // bytes
+constexpr unsigned kKinds = std::size(kSizes);
+
+// Kernel i has kSizes[i] bytes of parameters: the cell's address, a salt, and otherwise i in every word, of which the first and the last are looked at.
+std::string image_text() {
+  std::string text = R"(.version 7.0
+.target sm_52
+.address_size 64
+.visible .global .align 4 .u32 runs_without;
+.visible .entry without()
+{
+  .reg .u32 %r<3>;
+  ld.volatile.global.u32 %r1, [runs_without];
+  add.u32 %r2, %r1, 1;
+  st.volatile.global.u32 [runs_without], %r2;
+  ret;
+}
+)";
+  for (unsigned i = 0; i < kKinds; ++i) {
+    const std::string bytes = std::to_string(kSizes[i]), last = std::to_string(kSizes[i] - 4), kind = std::to_string(i);
+    text += ".visible .entry with" + kind + "(.param .align 8 .b8 all[" + bytes + "])\n{\n";
+    text += "  .reg .u64 %rd<2>;\n  .reg .u32 %r<8>;\n  .reg .pred %p<3>;\n";
+    text += "  ld.param.u32 %r1, [all+12];\n  ld.param.u32 %r2, [all+" + last + "];\n";
+    text += "  setp.ne.u32 %p1, %r1, " + kind + ";\n  @%p1 bra END;\n";  // another's cell is not touched
+    text += "  setp.ne.u32 %p2, %r2, " + kind + ";\n  @%p2 bra END;\n";
+    text += R"(  ld.param.u64 %rd1, [all];
+  ld.param.u32 %r3, [all+8];
+  ld.volatile.global.u32 %r4, [%rd1];
+  mad.lo.u32 %r4, %r4, 3, %r3;
+  st.volatile.global.u32 [%rd1], %r4;
+END:
+  ret;
+}
+)";
+  }
+  return text;
+}
+
+class Launcher {
+ public:
+  Launcher() : image_(image_text(), LoadedImage::Content{}), without_(image_.function("without")) {
+    for (unsigned i = 0; i < kKinds; ++i) with_.push_back(image_.function(("with" + std::to_string(i)).c_str()));
+    size_t bytes = 0;
+    OK(CU(cuModuleGetGlobal)(&runs_, &bytes, image_.handle(), "runs_without"));
+    OK(CU(cuMemsetD32)(runs_, 0, 1));
+    OK(CU(cuStreamSynchronize)(nullptr));
+  }
+  void post(CUstream stream, unsigned kind) {
+    if (kind >= kKinds) {
+      OK(CU(cuLaunchKernel)(without_, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr));
+      ++runs_expected_;
+      return;
+    }
+    std::vector<unsigned> words(kSizes[kind] / sizeof(unsigned), kind);
+    const CUdeviceptr address = cell_.address();
+    std::memcpy(words.data(), &address, sizeof address);
+    words[2] = ++salt_;
+    void* arguments[] = {words.data()};
+    OK(CU(cuLaunchKernel)(with_[kind], 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+    expected_ = expected_ * 3 + salt_;
+  }
+  void check(CUstream stream) const {
+    OK(CU(cuStreamSynchronize)(stream));
+    REQUIRE(cell_[0] == expected_);
+    unsigned runs = 0;
+    OK(CU(cuMemcpyDtoH)(&runs, runs_, sizeof runs));
+    REQUIRE(runs == runs_expected_);
+  }
+
+ private:
+  LoadedImage image_;
+  DeviceArray<unsigned> cell_{1};
+  CUfunction without_;
+  std::vector<CUfunction> with_;
+  CUdeviceptr runs_ = 0;
+  unsigned runs_expected_ = 0;
+  unsigned expected_ = 0;
+  unsigned salt_ = 0;
+};
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  unsigned below(unsigned end) { return static_cast<unsigned>(engine_() % end); }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Streams that come and go, with bursts of up to `longest` launches; `kind_of` chooses.
+template <class KindOf>
+void try_streams(unsigned longest, Random& random, KindOf kind_of) {
+  Launcher launcher;
+  for (unsigned round = 0; round < 80; ++round) {
+    CUstream stream = new_stream();
+    for (unsigned burst = 0; burst < 12; ++burst) {
+      for (unsigned i = 1 + random.below(longest); i > 0; --i) launcher.post(stream, kind_of(burst));
+      if (random.below(3) == 0) launcher.check(stream);
+    }
+    launcher.check(stream);
+    OK(CU(cuStreamDestroy)(stream));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("kernels with parameters of every size find their own on streams that come and go", "[forwarded]") {
+  const DeviceContext context;
+  Random random(11);
+  try_streams(40, random, [&](unsigned) { return random.below(kKinds); });
+}
+
+TEST_CASE("kernels without parameters may stand between kernels with many", "[forwarded]") {
+  const DeviceContext context;
+  Random random(12);
+  try_streams(40, random, [&](unsigned) { return random.below(2 * kKinds); });
+}
+
+TEST_CASE("bursts of kernels without parameters may be followed by bursts of kernels with many", "[forwarded]") {
+  const DeviceContext context;
+  Random random(13);
+  try_streams(8, random, [&](unsigned burst) { return burst % 2 == 0 ? kKinds : random.below(kKinds); });
+}
