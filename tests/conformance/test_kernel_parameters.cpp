@@ -16,7 +16,8 @@ namespace {
 constexpr unsigned kSizes[] = {24, 64, 360, 1'000, 2'000, 3'000, 3'600, 4'096};  // bytes
 constexpr unsigned kKinds = std::size(kSizes);
 
-// Kernel i has kSizes[i] bytes of parameters: the cell's address, a salt, and otherwise i in every word, of which the first and the last are looked at.
+// Kernel i has kSizes[i] bytes of parameters: the cell's address, a salt, and otherwise i in every word, of which the first and the last are looked
+// at.
 std::string image_text() {
   std::string text = R"(.version 7.0
 .target sm_52

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/base/core.hpp"
+#include "broker/executor/base/empty_kernel.hpp"
 
 namespace mpsshim::broker {
 

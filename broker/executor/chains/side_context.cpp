@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/chains/side_context.hpp"
+#include "broker/executor/base/empty_kernel.hpp"
 
 #include <optional>
 #include <utility>

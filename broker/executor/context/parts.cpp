@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/context/parts.hpp"
+#include "broker/executor/base/empty_kernel.hpp"
 
 #include <memory>
 #include <string>

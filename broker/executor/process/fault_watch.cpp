@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/process/fault_watch.hpp"
+#include "broker/executor/base/empty_kernel.hpp"
 
 #include <algorithm>
 
@@ -161,8 +161,8 @@ void FaultWatch::launch_probe(Clock::time_point now) {
   suspicion_.begin(spare_cores_, now);
   parts_.engine_stalled.store(suspicion_.is_stalled(now), std::memory_order_relaxed);
   if (parts_.nop_function != nullptr) {
-    parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, EmptyKernelParameters().addresses, nullptr), busy_session_,
-                        "the fault watch's launch");
+    parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, EmptyKernelParameters().addresses, nullptr),
+                        busy_session_, "the fault watch's launch");
   }
   const CUresult result = parts_.progress.completed(word_).write(parts_.driver, stream_, ++launched_);
   parts_.faults.check(result, busy_session_, "the fault watch's write");
