@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """test_run_samples.py BUILD_FOLDER SCENES: scripts/run-samples, against a broker on the CPU driver or what MPSSHIM_TEST_DRIVER names."""
+import ctypes
 import json
 import os
 import pathlib
@@ -218,15 +219,24 @@ class Interrupted(Case):
         self.assertIn("give another --out", refused.stderr)
 
     def test_an_interrupted_run_leaves_nothing_behind(self):
+        self.interrupt(lambda pid: os.kill(pid, signal.SIGTERM))
+
+    def test_an_interruption_counts_whichever_thread_is_told(self):
+        def tell_another_thread(pid):
+            others = [int(thread) for thread in os.listdir(f"/proc/{pid}/task") if int(thread) != pid]
+            self.assertEqual(ctypes.CDLL(None).tgkill(pid, others[0], signal.SIGTERM), 0)
+        self.interrupt(tell_another_thread)
+
+    def interrupt(self, tell):
         self.write_manifest([{"name": "pass", "command": [str(SCENES), "pass"]},
                              {"name": "hang", "command": [str(SCENES), "hang", str(self.folder / "hang.pid")]}])
-        process = subprocess.Popen(self.command("--forwarded-only"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(self.command("--forwarded-only", "--timeout", "100"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.kill)
         while not self.children_written():
             self.assertIsNone(process.poll())
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        tell(process.pid)
         self.assertEqual(process.wait(timeout=30), 130)
         self.assertIn("--resume goes on from here", process.stderr.read())
         self.assertEqual([pid for pid in self.children() if is_alive(pid)], [])
