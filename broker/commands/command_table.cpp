@@ -215,6 +215,8 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::partition: return "partition";
     case ArgumentKind::partition_name: return "partition_name";
     case ArgumentKind::client_field: return "client_field";
+    case ArgumentKind::server_field: return "server_field";
+    case ArgumentKind::namespace_field: return "namespace_field";
     case ArgumentKind::format: return "format";
     case ArgumentKind::file: return "file";
     case ArgumentKind::literal: return "literal";

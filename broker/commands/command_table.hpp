@@ -32,7 +32,9 @@ enum class ArgumentKind {
   group,      // name of a namespace
   partition,  // a static partition's number or name
   partition_name,
-  client_field,
+  client_field,  // words of fields_of()
+  server_field,
+  namespace_field,
   format,   // csv, csv,noheader or json
   file,     // path of one
   literal,  // the word itself
@@ -48,10 +50,8 @@ struct ArgumentSpec {
 // What `top` sorts by: the words of ArgumentKind::sort_key.
 inline constexpr std::array<std::string_view, 8> kSortKeys{"gpu", "launches", "wait", "in_flight", "memory", "age", "pid", "user"};
 
-// Of `client get`: the words of ArgumentKind::client_field.
-inline constexpr std::array<std::string_view, 11> kClientFields{
-    "pid",         "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit", "client-priority",
-    "sm-partition"};
+// What `client get`, `server get` and `namespace get` tell one of; of any other kind none.
+[[nodiscard]] std::span<const std::string_view> fields_of(ArgumentKind kind);
 
 struct OptionSpec {
   std::string_view name;                // "-p"

@@ -8,6 +8,12 @@ namespace mpsshim::broker {
 
 namespace {
 
+constexpr std::string_view kClientFields[] = {"pid", "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit",
+                                   "client-priority", "sm-partition"};
+constexpr std::string_view kServerFields[] = {"server", "pid", "uid", "device", "status", "clients", "active-thread-percentage", "pinned-memory-limit"};
+constexpr std::string_view kNamespaceFields[] = {"uid", "clients", "active-thread-percentage", "pinned-memory-limit", "pinned-memory-request", "client-priority",
+                                      "own-executor"};
+
 std::vector<CommandSpec> client_commands() {
   const ArgumentSpec pid{"PID", ArgumentKind::any_client};
   return {
@@ -52,6 +58,13 @@ std::vector<CommandSpec> namespace_commands() {
        "Groups of clients that share limits (MPSSHIM_GROUP, mpsrun --group): user, clients, device memory that they hold, that is kept for them and "
        "that they may hold together, part "
        "of the multiprocessors that they have among them, priority"},
+      {"namespace get",
+       {user},
+       {name, {"FIELD", ArgumentKind::namespace_field}},
+       Formats::text,
+       false,
+       "One word about a group. FIELD: active-thread-percentage, pinned-memory-limit, pinned-memory-request, client-priority, own-executor (yes or no), "
+       "clients (how many), uid"},
       {"namespace create",
        {{"--own-executor"}, user},
        {name},
@@ -131,6 +144,13 @@ std::vector<CommandSpec> server_commands() {
        Formats::text,
        true,
        "Sees to it that there is a server for that user, as start_server"},
+      {"server get",
+       {},
+       {kServer, {"FIELD", ArgumentKind::server_field}},
+       Formats::text,
+       false,
+       "One word about a server. FIELD: server (its number), pid (of its process now), uid, device, status, clients (how many), and what each of them "
+       "may have: active-thread-percentage, pinned-memory-limit"},
       {"server set",
        {{"--active-thread-percentage", kPercentage},
         {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
@@ -144,6 +164,15 @@ std::vector<CommandSpec> server_commands() {
 }
 
 }  // namespace
+
+std::span<const std::string_view> fields_of(ArgumentKind kind) {
+  switch (kind) {
+    case ArgumentKind::client_field: return kClientFields;
+    case ArgumentKind::server_field: return kServerFields;
+    case ArgumentKind::namespace_field: return kNamespaceFields;
+    default: return {};
+  }
+}
 
 std::vector<CommandSpec> module_commands() {
   std::vector<CommandSpec> all = client_commands();

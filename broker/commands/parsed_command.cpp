@@ -49,6 +49,8 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::partition:
     case ArgumentKind::partition_name:
     case ArgumentKind::client_field:
+    case ArgumentKind::server_field:
+    case ArgumentKind::namespace_field:
     case ArgumentKind::format:
     case ArgumentKind::file:
     case ArgumentKind::literal: return std::nullopt;
@@ -103,8 +105,8 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   if (argument.kind == ArgumentKind::sort_key && std::ranges::find(kSortKeys, word) == kSortKeys.end()) {
     return fmt::format("{} is nothing to sort by: {}", as_quoted(word), fmt::join(kSortKeys, ", "));
   }
-  if (argument.kind == ArgumentKind::client_field && std::ranges::find(kClientFields, word) == kClientFields.end()) {
-    return fmt::format("{} is no field: {}", as_quoted(word), fmt::join(kClientFields, ", "));
+  if (const auto fields = fields_of(argument.kind); !fields.empty() && std::ranges::find(fields, word) == fields.end()) {
+    return fmt::format("{} is no field: {}", as_quoted(word), fmt::join(fields, ", "));
   }
   const auto range = range_of(argument.kind);
   if (!range) return "";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <shared_mutex>
 #include <vector>
 
 #include "interposer/forward/host_functions.hpp"
@@ -57,7 +58,10 @@ bool is_reached(const CopyEnd& end) {
 
 CUresult transfer(const CopySide& destination, const CopySide& source, std::size_t bytes) {
   const std::uint32_t to = session_of_side(destination), from = session_of_side(source);
-  if (const auto by = session_reaching({destination, bytes}, {source, bytes})) return copy_piece(*by, destination, source, bytes);
+  {
+    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    if (const auto by = session_reaching({destination, bytes}, {source, bytes})) return copy_piece(*by, destination, source, bytes);
+  }
   std::vector<std::byte> piece(std::min(bytes, kPieceBytes));
   const CopySide between{reinterpret_cast<std::uintptr_t>(piece.data()), Named::host};
   for (std::size_t done = 0; done < bytes; done += piece.size()) {

@@ -88,6 +88,8 @@ Input make_input(Random& random) {
                                            "12.5",
                                            "client set",
                                            "client get",
+                                           "server get",
+                                           "namespace get",
                                            "client list",
                                            "client terminate",
                                            "namespace create",

@@ -133,6 +133,24 @@ Commands::Result Commands::list_devices(const ParsedCommand& command) const {
   return answer_with(command, "devices", table);
 }
 
+Commands::Result Commands::get_server(const ParsedCommand& command) const {
+  std::string fault, value;
+  const ManagedExecutor* const executor = server(command, "PID", fault);
+  if (!fault.empty()) return {false, fault};
+  const std::string& field = command.text("FIELD");
+  if (field == "server") value = fmt::format("{}", executor->number().number());
+  if (field == "pid") value = executor->pid() > 0 ? fmt::format("{}", executor->pid()) : "-";
+  if (field == "uid") value = fmt::format("{}", executor->log_user());
+  if (field == "device") value = fmt::format("{}", executor->device());
+  if (field == "status") value = state_name(executor->state());
+  if (field == "clients") {
+    value = fmt::format("{}", std::ranges::count_if(manager_.sessions(), [&](const auto& entry) { return entry.second.executor == executor; }));
+  }
+  if (field == "active-thread-percentage") value = proto::percentage_text(manager_.thread_percentages().of_server(executor->id()));
+  if (field == "pinned-memory-limit") value = size_text(manager_.memory_limits().of_server(executor->id(), executor->device()));
+  return {true, printable(value) + '\n'};
+}
+
 // Nothing is set where anything of it cannot be.
 Commands::Result Commands::set_server(const ParsedCommand& command) const {
   std::string fault;

@@ -60,6 +60,7 @@ class Commands {
   [[nodiscard]] Result set_client_priority(const ParsedCommand& command) const;
   [[nodiscard]] Result start_server(uid_t uid) const;
   [[nodiscard]] Result set_server(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_server(const ParsedCommand& command) const;
   [[nodiscard]] Result quit(const ParsedCommand& command) const;
   [[nodiscard]] Result hold(const ParsedCommand& command, pid_t asker) const;
   void restart(const ParsedCommand& command, const Answer& answer) const;
@@ -75,6 +76,7 @@ class Commands {
   [[nodiscard]] std::vector<std::uint64_t> sessions_of(const ParsedCommand& command, std::optional<unsigned> device, std::string& fault) const;
   // namespace_commands.cpp
   [[nodiscard]] Result list_namespaces(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_namespace(const ParsedCommand& command) const;
   [[nodiscard]] Result change_namespace(const ParsedCommand& command) const;
   void set_namespace(const ParsedCommand& command, const Answer& answer) const;
   [[nodiscard]] Namespaces::Key namespace_key(const ParsedCommand& command) const;

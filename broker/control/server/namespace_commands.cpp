@@ -90,6 +90,23 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
   return answer_with(command, "namespaces", table);
 }
 
+Commands::Result Commands::get_namespace(const ParsedCommand& command) const {
+  const Namespaces::Key key = namespace_key(command);
+  const Namespace* const found = manager_.namespaces().find(key);
+  if (found == nullptr) return {false, no_such(key.second)};
+  const std::string& field = command.text("FIELD");
+  std::string value;
+  if (field == "uid") value = fmt::format("{}", key.first == kHome ? geteuid() : key.first);
+  if (field == "clients") value = fmt::format("{}", members_of(manager_, found).size());
+  if (field == "active-thread-percentage")
+    value = proto::percentage_text(found->thread_percentage != 0 ? found->thread_percentage : proto::kWholePercentage);
+  if (field == "pinned-memory-limit") value = size_text(found->memory_limit_bytes);
+  if (field == "pinned-memory-request") value = found->memory_request_bytes != 0 ? size_text(found->memory_request_bytes) : "none";
+  if (field == "client-priority") value = found->client_priority ? fmt::format("{}", *found->client_priority) : "-";
+  if (field == "own-executor") value = found->has_own_executor ? "yes" : "no";
+  return {true, value + '\n'};
+}
+
 Commands::Result Commands::change_namespace(const ParsedCommand& command) const {
   Namespaces& namespaces = manager_.namespaces();
   const Namespaces::Key key = namespace_key(command);

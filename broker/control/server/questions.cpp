@@ -80,7 +80,9 @@ Commands::Result Commands::ask(const ParsedCommand& command) const {
   if (name.ends_with("device_pinned_mem_limit")) return get_memory_limit(command);
   if (name.ends_with("active_thread_percentage")) return get_thread_percentage(command);
   if (name == "get_default_client_priority") return get_client_priority(command);
+  if (name == "server get") return get_server(command);
   if (name == "namespace list") return list_namespaces(command);
+  if (name == "namespace get") return get_namespace(command);
   if (name == "client list") return list_clients(command);
   if (name == "client get") return get_client(command);
   if (name == "device list") return list_devices(command);

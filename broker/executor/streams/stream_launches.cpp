@@ -81,11 +81,13 @@ bool StreamQueue::issue_chain(std::size_t length) {
   const bool has_words = fence != nullptr || account_.is_progress_due() || is_last || always_has_words(length) || !chains_.ensure({length, false});
   if (has_words && fence == nullptr) note_rhythm();
   const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
-  const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});
-  if (!chains_.launch(handle(), std::span(launches.data(), length), has_words ? &writes : nullptr)) {
+  const auto is_refused = [&] {
     account_.take_back(before);  // the table may stay ahead for the moment: the launches follow at once
     return false;
-  }
+  };
+  if (!chains_.ensure({length, has_words})) return is_refused();  // no call of the driver's
+  const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});
+  if (!chains_.launch(handle(), std::span(launches.data(), length), has_words ? &writes : nullptr)) return is_refused();
   const DrawnArrows drawn = drawn_arrows();
   account_.submitted(1);
   count_launches(static_cast<std::uint32_t>(length), true);

@@ -2,12 +2,14 @@
 // The functions behind which two- and three-dimensional copies stand (CUDA Driver API manual, "Memory Management").
 // Descriptions that name an array go to forward/arrays.
 #include <optional>
+#include <shared_mutex>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/memory/box_across.hpp"
 #include "interposer/forward/memory/box_copy.hpp"
+#include "interposer/forward/memory/peer_pieces.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -169,7 +171,7 @@ std::optional<std::uint32_t> prepare_across(const Description* description, CUre
 // The sessions of both ends, if neither reaches the other's.
 template <typename Description>
 std::optional<ApartEnds> ends_apart(const Description* description, CUDA_MEMCPY3D& volume) {
-  const auto found = has_several_sessions() ? as_volume(description) : std::nullopt;
+  const auto found = as_volume(description);
   if (!found) return std::nullopt;
   volume = *found;
   BoxCopy box;
@@ -178,20 +180,18 @@ std::optional<ApartEnds> ends_apart(const Description* description, CUDA_MEMCPY3
 }
 
 template <typename Description>
-CUresult copy_now(const Description* description) {
-  CUresult error = begin();
-  if (error != CUDA_SUCCESS) return error;
-  CUDA_MEMCPY3D volume{};
-  if (const auto ends = ends_apart(description, volume)) {
-    error = begin_in_current_order();
-    if (error == CUDA_SUCCESS) error = finish_default_stream(ends->source);
-    if (error == CUDA_SUCCESS) error = finish_default_stream(ends->destination);
-    return error == CUDA_SUCCESS ? copy_apart(volume, *ends) : error;
-  }
-  const auto by = has_several_sessions() ? prepare_across(description, error) : std::nullopt;
+CUresult copy_in_default_stream(const Description* description) {
+  return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
+}
+
+// By the session that reaches both ends, which nobody changes meanwhile.
+template <typename Description>
+CUresult copy_where_reached(const Description* description) {
+  CUresult error = CUDA_SUCCESS;
+  const auto by = prepare_across(description, error);
   if (error != CUDA_SUCCESS) return error;
   const ActingSession acting(by.value_or(ActingSession::index()));
-  error = in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
+  error = copy_in_default_stream(description);
   if (!by || error != CUDA_SUCCESS) return error;
   // As CUDA: what comes later on either device comes behind it.
   Stream* const stream = Streams::instance().default_stream();
@@ -199,13 +199,36 @@ CUresult copy_now(const Description* description) {
 }
 
 template <typename Description>
+CUresult copy_now(const Description* description) {
+  CUresult error = begin();
+  if (error != CUDA_SUCCESS) return error;
+  if (!has_several_sessions()) return copy_in_default_stream(description);
+  CUDA_MEMCPY3D volume{};
+  std::optional<ApartEnds> ends;
+  {
+    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    ends = ends_apart(description, volume);
+    if (!ends) return copy_where_reached(description);
+  }
+  error = begin_in_current_order();
+  if (error == CUDA_SUCCESS) error = finish_default_stream(ends->source);
+  if (error == CUDA_SUCCESS) error = finish_default_stream(ends->destination);
+  return error == CUDA_SUCCESS ? copy_apart(volume, *ends) : error;
+}
+
+template <typename Description>
 CUresult copy_later(const Description* description, CUstream handle) {
   if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!has_several_sessions()) return copy(*stream, description, Completion::as_posted);
   CUDA_MEMCPY3D volume{};
-  const auto ends = ends_apart(description, volume);
-  if (!ends) return copy(*stream, description, Completion::as_posted);
+  std::optional<ApartEnds> ends;
+  {
+    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    ends = ends_apart(description, volume);
+    if (!ends) return copy(*stream, description, Completion::as_posted);
+  }
   if (stream->is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const CUresult error = Streams::instance().synchronize(*stream);
   return error == CUDA_SUCCESS ? copy_apart(volume, *ends) : error;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <shared_mutex>
 #include <utility>
 
 #include "gen/api_declarations.hpp"
@@ -158,10 +159,12 @@ CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CU
   if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return Streams::instance().missing(handle);
-  if (has_several_sessions() && is_across(destination, source) && !reaches_both(destination, source, bytes)) {
-    return copy_across_later(*stream, destination, source, bytes);
+  if (!has_several_sessions() || !is_across(destination, source)) return copy(*stream, destination, source, bytes, Completion::as_posted);
+  {
+    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    if (reaches_both(destination, source, bytes)) return copy(*stream, destination, source, bytes, Completion::as_posted);
   }
-  return copy(*stream, destination, source, bytes, Completion::as_posted);
+  return copy_across_later(*stream, destination, source, bytes);
 }
 
 }  // namespace

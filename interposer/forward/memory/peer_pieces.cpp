@@ -33,6 +33,11 @@ PeerPieces& PeerPieces::instance() {
   return PerSession<PeerPieces>::get([] { return new PeerPieces(); });
 }
 
+SharedMutex& PeerPieces::closing_mutex() {
+  static SharedMutex& mutex = *new SharedMutex();  // calls arrive after destructors have run
+  return mutex;
+}
+
 CUresult PeerPieces::ensure_lease(std::uint64_t address) {
   const auto after = leases_.upper_bound(address);
   if (after != leases_.begin() && address - std::prev(after)->first < std::prev(after)->second) return CUDA_SUCCESS;
@@ -97,6 +102,7 @@ CUresult PeerPieces::open(std::uint32_t owner, std::uint64_t object, const Addre
 void PeerPieces::close(std::uint64_t address) {
   if (!has_been_used_.load(std::memory_order_acquire)) return;
   const std::lock_guard ordering(order_mutex_);
+  const std::lock_guard closing(closing_mutex());
   Piece piece;
   {
     const std::lock_guard lock(mutex_);

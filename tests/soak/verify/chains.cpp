@@ -62,7 +62,7 @@ StepKind Chains::choose_kind(const Flavour& flavour) {
     std::vector<StepKind> kinds;
   };
   using enum StepKind;
-  static const std::vector<StepKind> kGroups[] = {{brief, brief, warp},      {few, many, most},
+  static const std::vector<StepKind> kGroups[] = {{brief, brief, warp},      {few, many, more, much, most},
                                                   {tile, dynamic, floats},   {local_64, local_512},
                                                   {local_4096, local_32768}, {sum, cooperative, dependent, dependent, cluster}};
   const unsigned weights[] = {flavour.plain, flavour.wide, flavour.shared, flavour.local, flavour.large_local, flavour.special};

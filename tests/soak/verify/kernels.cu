@@ -62,6 +62,8 @@ __global__ void step_short(Word* out, const Word* in, unsigned count, unsigned s
 
 __global__ void step_few(WideArguments<kFewSalts> a) { step_wide(a); }
 __global__ void step_many(WideArguments<kManySalts> a) { step_wide(a); }
+__global__ void step_more(WideArguments<kMoreSalts> a) { step_wide(a); }
+__global__ void step_much(WideArguments<kMuchSalts> a) { step_wide(a); }
 __global__ void step_most(WideArguments<kMostSalts> a) { step_wide(a); }
 
 __global__ void step_tile(Word* out, const Word* in, unsigned count, Word salt) {

@@ -49,6 +49,8 @@ struct WideArguments {
 };
 constexpr unsigned kFewSalts = 20;     // 104 bytes
 constexpr unsigned kManySalts = 280;   // 1,144 bytes
+constexpr unsigned kMoreSalts = 400;   // 1,624 bytes
+constexpr unsigned kMuchSalts = 800;   // 3,224 bytes
 constexpr unsigned kMostSalts = 1000;  // 4,024 bytes; 4,096 is what every GPU takes
 
 // Of an element's bits, one of four small integers, as bits again.

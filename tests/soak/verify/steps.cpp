@@ -19,6 +19,8 @@ constexpr std::array<Row, kStepKinds> kRows = {{
     {"step_short", 0, false, false},
     {"step_few", 0, false, false},
     {"step_many", 0, false, false},
+    {"step_more", 0, false, false},
+    {"step_much", 0, false, false},
     {"step_most", 0, false, false},
     {"step_tile", 0, false, true},
     {"step_dynamic", 0, false, true},
@@ -131,6 +133,8 @@ void apply(const Step& step, std::span<const Word> in, std::span<Word> out) {
     case StepKind::dependent: return apply_brief(step, in, out);
     case StepKind::few: return apply_wide<kFewSalts>(step, in, out);
     case StepKind::many: return apply_wide<kManySalts>(step, in, out);
+    case StepKind::more: return apply_wide<kMoreSalts>(step, in, out);
+    case StepKind::much: return apply_wide<kMuchSalts>(step, in, out);
     case StepKind::most: return apply_wide<kMostSalts>(step, in, out);
     case StepKind::tile:
     case StepKind::cluster: return apply_tile(step, in, out);
@@ -255,6 +259,8 @@ unsigned StepKernels::launch(const Step& step, const ChainMemory& memory, CUstre
     }
     case StepKind::few: launch_wide<kFewSalts>(step, memory, stream); return 1;
     case StepKind::many: launch_wide<kManySalts>(step, memory, stream); return 1;
+    case StepKind::more: launch_wide<kMoreSalts>(step, memory, stream); return 1;
+    case StepKind::much: launch_wide<kMuchSalts>(step, memory, stream); return 1;
     case StepKind::most: launch_wide<kMostSalts>(step, memory, stream); return 1;
     case StepKind::dynamic: {
       const auto bytes = static_cast<unsigned>(step.words * sizeof(Word));

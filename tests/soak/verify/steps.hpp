@@ -20,6 +20,8 @@ enum class StepKind : std::uint8_t {
   brief,     // few arguments
   few,       // a structure of 104 bytes; compilers keep it in local memory
   many,      // of more than 1 KiB
+  more,      // of 1.6 KiB
+  much,      // of 3.2 KiB
   most,      // of nearly 4 KiB
   tile,      // static shared memory
   dynamic,   // dynamic shared memory
@@ -34,7 +36,7 @@ enum class StepKind : std::uint8_t {
   dependent,    // begins early: programmatic stream serialization. These two need compute capability 9.0
   cluster,
 };
-constexpr std::size_t kStepKinds = 16;
+constexpr std::size_t kStepKinds = 18;
 
 struct Step {
   StepKind kind = StepKind::brief;

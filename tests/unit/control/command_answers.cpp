@@ -92,7 +92,16 @@ TEST_CASE("answers: servers in version 3's words") {
   CHECK(console.ok("get_active_thread_percentage " + server) == "25.0\n");
   CHECK(console.ok("get_device_pinned_mem_limit " + server + " 0") == "300M\n");
   CHECK(console.ok("get_default_active_thread_percentage") == "100.0\n");
+  CHECK(console.ok("server get " + server + " active-thread-percentage") == "25.0\n");
+  CHECK(console.ok("server get " + server + " pinned-memory-limit") == "300M\n");
+  CHECK(console.ok("server get " + server + " server") == server + "\n");
+  CHECK(console.ok("server get " + server + " uid") == std::to_string(geteuid()) + "\n");
+  CHECK(console.ok("server get " + server + " device") == "0\n");
+  CHECK(console.ok("server get " + server + " clients") == "0\n");
+  CHECK(console.ok("server get " + server + " status") == console.ok("get_server_status " + server));
+  CHECK(console.ok("server get " + server + " pid") == server + "\n");
   CHECK(console.ok("server set " + server + " --pinned-memory-limit none") == "");
+  CHECK(console.ok("server get " + server + " pinned-memory-limit") == "no limit\n");
   CHECK(console.ok("get_device_pinned_mem_limit " + server + " 0") == "no limit\n");
   CHECK(console.ok("get_active_thread_percentage " + server) == "25.0\n");
 }

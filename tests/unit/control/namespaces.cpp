@@ -102,6 +102,9 @@ TEST_CASE("namespace: memory that is kept for its clients is refused to others, 
   CHECK_FALSE(broker.grants(other.session, 1));
   CHECK(broker.grants(one.session, 300));  // what was kept
   CHECK(broker.console.ok("namespace list --json").find(R"("pinned_memory_request_bytes":314572800)") != std::string::npos);
+  CHECK(broker.console.ok("namespace get kept pinned-memory-request") == "300M\n");
+  CHECK(broker.console.ok("namespace get kept clients") == "1\n");
+  CHECK(broker.console.ok("namespace get kept uid --uid " + std::to_string(geteuid())) == std::to_string(geteuid()) + "\n");
   CHECK_FALSE(broker.grants(two.session, 1));
   CHECK(broker.console.error("namespace set kept --pinned-memory-limit 299M") == "300 MiB cannot be kept for clients that may have 299 MiB together");
   broker.console.ok("namespace create more");
@@ -134,6 +137,13 @@ TEST_CASE("namespace: what is set holds for clients that are connected, and is a
   }
   REQUIRE(answered);
   CHECK(answered->ok);
+  const auto get = [&](const char* field) { return broker.console.ok(std::string("namespace get batch ") + field); };
+  CHECK(get("active-thread-percentage") == "25.0\n");
+  CHECK(get("client-priority") == "1\n");
+  CHECK(get("pinned-memory-limit") == "no limit\n");
+  CHECK(get("pinned-memory-request") == "none\n");
+  CHECK(get("own-executor") == "no\n");
+  CHECK(get("clients") == "2\n");
   proto::Attached late;
   message::SessionOpen opened;
   const TestClient third = broker.attach_to("batch", &late, &opened);
