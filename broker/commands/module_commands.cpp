@@ -8,11 +8,13 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::string_view kClientFields[] = {"pid", "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit",
-                                   "client-priority", "sm-partition"};
-constexpr std::string_view kServerFields[] = {"server", "pid", "uid", "device", "status", "clients", "active-thread-percentage", "pinned-memory-limit"};
-constexpr std::string_view kNamespaceFields[] = {"uid", "clients", "active-thread-percentage", "pinned-memory-limit", "pinned-memory-request", "client-priority",
-                                      "own-executor"};
+constexpr std::string_view kClientFields[] = {
+    "pid",         "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit", "client-priority",
+    "sm-partition"};
+constexpr std::string_view kServerFields[] = {
+    "server", "pid", "uid", "device", "status", "clients", "active-thread-percentage", "pinned-memory-limit"};
+constexpr std::string_view kNamespaceFields[] = {
+    "uid", "clients", "active-thread-percentage", "pinned-memory-limit", "pinned-memory-request", "client-priority", "own-executor"};
 
 std::vector<CommandSpec> client_commands() {
   const ArgumentSpec pid{"PID", ArgumentKind::any_client};
@@ -63,7 +65,8 @@ std::vector<CommandSpec> namespace_commands() {
        {name, {"FIELD", ArgumentKind::namespace_field}},
        Formats::text,
        false,
-       "One word about a group. FIELD: active-thread-percentage, pinned-memory-limit, pinned-memory-request, client-priority, own-executor (yes or no), "
+       "One word about a group. FIELD: active-thread-percentage, pinned-memory-limit, pinned-memory-request, client-priority, own-executor (yes or "
+       "no), "
        "clients (how many), uid"},
       {"namespace create",
        {{"--own-executor"}, user},
@@ -149,7 +152,8 @@ std::vector<CommandSpec> server_commands() {
        {kServer, {"FIELD", ArgumentKind::server_field}},
        Formats::text,
        false,
-       "One word about a server. FIELD: server (its number), pid (of its process now), uid, device, status, clients (how many), and what each of them "
+       "One word about a server. FIELD: server (its number), pid (of its process now), uid, device, status, clients (how many), and what each of "
+       "them "
        "may have: active-thread-percentage, pinned-memory-limit"},
       {"server set",
        {{"--active-thread-percentage", kPercentage},

@@ -22,8 +22,8 @@ class PeerPieces {
  public:
   [[nodiscard]] static PeerPieces& instance();
 
-  // Held shared from the look at whether a copy's ends are reached to the posting of the copy: no piece is closed meanwhile, in whatever session. (What
-  // is posted before a piece is closed may use it.) The process's; nothing of this class is called with it but what looks.
+  // Held shared from the look at whether a copy's ends are reached to the posting of the copy: no piece is closed meanwhile, in whatever session.
+  // (What is posted before a piece is closed may use it.) The process's; nothing of this class is called with it but what looks.
   [[nodiscard]] static SharedMutex& closing_mutex();
 
   // What session `owner` has at `range`: `object` is the address of a chunk, or a handle of VirtualMemory's. Without effect where it is open.
