@@ -175,7 +175,7 @@ def check_offers(shell, pages, program, options, commands, environment):
     expect(f"{shell.name}: formats", offered("ps --format "), {"text", "json", "csv", "csv,noheader"})
     expect(f"{shell.name}: what top sorts by", offered("top --sort "), {"gpu", "launches", "wait", "in_flight", "memory", "age", "pid", "user"})
     expect(f"{shell.name}: verbs", offered("client "), {"list", "get", "terminate", "set"})
-    expect(f"{shell.name}: other verbs", offered("namespace "), {"list", "create", "set", "delete"})
+    expect(f"{shell.name}: other verbs", offered("namespace "), {"list", "get", "create", "set", "delete"})
     expect(f"{shell.name}: clients of all servers", offered("client set "), {"100", "300"})
     expect(f"{shell.name}: a word that is itself", offered("restart -t 5 "), {"executors"})
 
