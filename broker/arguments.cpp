@@ -173,9 +173,6 @@ void describe_rights_and_tests(CommandLine& line, Arguments& arguments) {
                    "Sessions go to another worker and context every so many milliseconds, whatever they do; 0: as it serves them best");
   line.test_option("--test-window-ms", &arguments.stress.window_ms, "A quiet window opens every so many milliseconds; 0: when one is wanted");
   line.test_option("--test-stock", &arguments.stress.stock, "Graphs of one shape that are made for launches at most; 0: as many as are wanted");
-  line.test_option(
-      "--test-chain-clusters", &arguments.stress.chain_clusters,
-      "1: launches with a cluster are in chains as well, in which kernels ran with wrong parameters on an H200; 0: they go out one by one");
   line.test_option("--test-relocate-ms", &arguments.relocate_ms,
                    "A session moves to another executor every so many milliseconds; 0: when it starves");
   line.test_option("--test-journal", &arguments.test_journal, "The journal's socket, in place of systemd's");

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "broker/executor/base/empty_kernel.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
 
@@ -169,8 +170,8 @@ TEST_CASE("a graph that is used again gets the new arguments, functions and grid
 
 TEST_CASE("a launch with too many parameters for a node goes out singly, in its place") {
   Fixture f;
-  FakeFunction most{"most", {broker::kMostChainedParameterBytes}};
-  FakeFunction more{"more", {broker::kMostChainedParameterBytes, 8}};
+  FakeFunction most{"most", {broker::kMostNodeParameterBytes}};
+  FakeFunction more{"more", {broker::kMostNodeParameterBytes, 8}};
   const auto post = [&](FakeFunction& function, std::uint64_t argument) {
     std::vector<std::byte> parameters(function.layout().back().first + function.layout().back().second);
     std::memcpy(parameters.data(), &argument, sizeof argument);

@@ -101,8 +101,6 @@ Command make_command(const ExecutorOptions& options) {
                        std::to_string(options.stress.window_ms),
                        "--test-stock",
                        std::to_string(options.stress.stock),
-                       "--test-chain-clusters",
-                       std::to_string(options.stress.chain_clusters),
                        "--patience-s",
                        std::to_string(options.patience_s),
                        "--user-log-mib",

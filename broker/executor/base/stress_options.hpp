@@ -9,10 +9,6 @@ struct StressOptions {
   unsigned move_ms = 0;    // every so many milliseconds each worker gives sessions of its own away, and their streams to any context
   unsigned window_ms = 0;  // so often a quiet window is opened
   unsigned stock = 0;      // graphs of one shape that a pool has at most
-
-  // 1: launches with a cluster are in chains too, where the driver does what that needs (cluster_trial.hpp). Beside several clients kernels then ran
-  // with parameters of others on an H200 (docs/experiments/2026-11-26-what-nodes-do-with-clusters.md).
-  unsigned chain_clusters = 0;
 };
 
 }  // namespace mpsshim::broker

@@ -23,9 +23,6 @@ struct ExecutorCore;
 
 inline constexpr std::size_t kMaxChain = 64;
 inline constexpr std::size_t kLongestExactChain = 8;
-// A launch with more parameters is in no chain: where nodes are set to kernels with some kilobytes of them, the driver may give a node what another
-// one was set to (docs/experiments/2026-11-26-parameters-of-other-nodes.md).
-inline constexpr std::uint32_t kMostChainedParameterBytes = 1'024;
 
 // The longest chain with which a run of `launches` begins: any number up to 8, then 16, 32 or 64. Bursts are short and often of the same
 // length, and long runs lose nothing by being cut.

@@ -24,10 +24,11 @@ constexpr char kTarget[] = R"(
 .version 6.0
 .target sm_50
 )";
+static_assert(kMostNodeParameterBytes == 4'096, "as in the text");
 constexpr char kOwnPtx[] = R"(
 .address_size 64
 .visible .global .align 4 .u32 mpsshim_first_variable;
-.visible .entry mpsshim_nop(.param .u64 unread)
+.visible .entry mpsshim_nop(.param .align 8 .b8 unread[4096])
 {
   ret;
 }
@@ -65,7 +66,7 @@ constexpr char kClusterPtx[] = R"(
   st.volatile.global.u32 [%rd1], %r1;
   ret;
 }
-.visible .entry mpsshim_reset(.param .u64 unread)
+.visible .entry mpsshim_reset(.param .align 8 .b8 unread[4096])
 {
   ret;
 }
@@ -111,8 +112,7 @@ CUresult ExecutorParts::start() {
   } else {
     chain_pool.stock();
     ClusterTrialKernels kernels;
-    if (stress.chain_clusters != 0 && has_clusters != 0 &&
-        driver->cuModuleGetFunction(&kernels.width, module, "mpsshim_cluster_width") == CUDA_SUCCESS &&
+    if (has_clusters != 0 && driver->cuModuleGetFunction(&kernels.width, module, "mpsshim_cluster_width") == CUDA_SUCCESS &&
         driver->cuModuleGetFunction(&kernels.reset, module, "mpsshim_reset") == CUDA_SUCCESS) {
       try_clusters(*this, kernels);
     }

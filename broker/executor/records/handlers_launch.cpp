@@ -2,7 +2,7 @@
 // Kernel launches. Arguments are the client's own affair (one address space: docs/memory.md, "Checks"); their extent and the attributes are not.
 #include <utility>
 
-#include "broker/executor/chains/chain_graph.hpp"
+#include "broker/executor/base/empty_kernel.hpp"
 #include "broker/executor/context/launch_cluster.hpp"
 #include "broker/executor/operations/launch_attributes.hpp"
 #include "broker/executor/records/dispatch.hpp"
@@ -36,7 +36,7 @@ void handle(StreamPost& incoming, const proto::LaunchRecord& record) {
   op.is_multi_device = record.flags.has(proto::LaunchFlag::multi_device);
   op.is_cooperative = op.is_multi_device || record.flags.has(proto::LaunchFlag::cooperative);
   op.is_single = op.is_cooperative || op.function->prints || op.function->has_fixed_cluster || function->references != nullptr ||
-                 op.parameter_bytes > kMostChainedParameterBytes;
+                 op.parameter_bytes > kMostNodeParameterBytes;
   const ExecutorParts& parts = incoming.session.parts();
   if (op.attribute_count > 0 && !op.is_single && parts.has_chained_clusters)
     op.cluster = cluster_for_chain(data + padded, op.attribute_count, op.grid);

@@ -41,7 +41,6 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorInput{*driver, *link, *window, *modules, *faults, *helpers, real.context,
                                                                              real.device, *progress, progress_address, *names});
   parts->side_contexts = side_contexts;
-  parts->stress.chain_clusters = 1;
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
   if (side_contexts != 0) parts->sides.make_up_to(side_contexts);
   parts->first_in_flight = broker::FlightLimit::kMost;  // limits other than that one are looked at
