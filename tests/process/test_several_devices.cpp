@@ -146,7 +146,7 @@ TEST_CASE("an entry that names no device ends the list, and a list of none is no
   CHECK((none.output + none.errors).find("CUDA_ERROR_NO_DEVICE") != std::string::npos);
 }
 
-// One subject of programs/two_devices.cpp, natively too where there are two GPUs: the same body is to be right there.
+// One subject of programs/two_devices.cpp, natively too where there are two GPUs: the same body is to be right there, but for what its comment says.
 void run_on_two(const std::string& topic, bool natively = true) {
   const BrokerFixture broker(three_devices());
   if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
@@ -171,7 +171,7 @@ TEST_CASE("one program on two devices: a library for both, with variables of eac
 TEST_CASE("one program on two devices: events of one order work of the other") { run_on_two("events"); }
 TEST_CASE("one program on two devices: each waits for the other again and again") { run_on_two("ping_pong"); }
 TEST_CASE("one program on two devices: streams that wait for work of the other, each for its own") { run_on_two("waits"); }
-TEST_CASE("one program on two devices: events that processes share") { run_on_two("shared_events"); }
+TEST_CASE("one program on two devices: events that processes share") { run_on_two("shared_events", false); }
 TEST_CASE("one program on two devices: copies between them") { run_on_two("copies"); }
 TEST_CASE("one program on two devices: pools") { run_on_two("pools"); }
 TEST_CASE("one program on two devices: NULL streams of each") { run_on_two("null_streams"); }
@@ -181,7 +181,7 @@ TEST_CASE("one program on two devices: one of them is reset") { run_on_two("rese
 TEST_CASE("one program on two devices: whether they reach each other's memory") { run_on_two("peer_answers"); }
 TEST_CASE("one program on two devices: one reaches the other's memory") { run_on_two("peers"); }
 TEST_CASE("one program on two devices: copies where one reaches the other's memory") { run_on_two("peer_copies"); }
-TEST_CASE("one program on two devices: threads that let one reach the other, and not any more") { run_on_two("peer_threads"); }
+TEST_CASE("one program on two devices: threads that let one reach the other, and not any more") { run_on_two("peer_threads", false); }
 TEST_CASE("one program on two devices: a fault on one that reaches the other") { run_on_two("peer_fault", false); }
 TEST_CASE("one program on two devices: arrays copied between them") { run_on_two("peer_arrays"); }
 TEST_CASE("one program on two devices: boxes copied where neither reaches the other") { run_on_two("apart_boxes"); }
@@ -189,6 +189,7 @@ TEST_CASE("one program on two devices: mapped memory for both") { run_on_two("pe
 TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pools"); }
 TEST_CASE("one program on two devices: pinned memory of either, used by both") { run_on_two("host_memory"); }
 TEST_CASE("one program on two devices: registered memory for both") { run_on_two("registered_memory"); }
+TEST_CASE("one program on two devices: host memory is given up behind the other's work") { run_on_two("host_memory_in_use", false); }
 TEST_CASE("one program on two devices: managed memory for both") { run_on_two("managed"); }
 TEST_CASE("one program on two devices: a library's managed variable, one for both") { run_on_two("managed_variables"); }
 TEST_CASE("one program on two devices: host memory that was there before the second device") { run_on_two("host_memory_before"); }

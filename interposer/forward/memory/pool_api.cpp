@@ -164,7 +164,8 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_
     const bool is_imported = SharedPools::instance().is_imported(pool);
     if (!is_own && (is_imported || !can_access(map[i].location.id, session_device()))) return CUDA_ERROR_NOT_SUPPORTED;
     if (!is_own && map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
-    const bool is_revoked = !is_own && map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const bool is_revoked = map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    if (is_own && is_revoked) return CUDA_ERROR_INVALID_DEVICE;
     if (!is_revoked && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
   }
   for (std::size_t i = 0; i < count; ++i) {

@@ -314,6 +314,7 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"churn", churn},
     {"host_memory", host_memory},
     {"registered_memory", registered_memory},
+    {"host_memory_in_use", host_memory_in_use},
     {"managed", managed},
     {"managed_variables", managed_variables},
     {"host_memory_before", host_memory_before},
@@ -326,6 +327,8 @@ int main(int argc, char** argv) {
   for (const auto& [name, run] : kTopics) {
     if (argc != 2 || std::strcmp(name, argv[1]) != 0) continue;
     try {
+      // Natively streams that wait would hold up those that have their connection in common.
+      (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
       CU(cuInit(0));
       Sides sides;
       for (int i = 0; i < 2 && run != host_memory_before; ++i) sides[static_cast<std::size_t>(i)].make(i);

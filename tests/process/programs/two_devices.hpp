@@ -123,6 +123,7 @@ void apart_boxes(Sides& sides);
 // two_devices_host.cpp
 void host_memory(Sides& sides);
 void registered_memory(Sides& sides);
+void host_memory_in_use(Sides& sides);
 void managed(Sides& sides);
 void managed_variables(Sides& sides);
 void fault_in_common(Sides& sides);

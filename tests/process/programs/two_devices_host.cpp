@@ -74,13 +74,8 @@ void host_memory(Sides& sides) {
       use_pinned(owner, other, memory, 3 + round);
       require_written(other, address_of(large) + (std::size_t{23} << 20), static_cast<char*>(large) + (std::size_t{23} << 20), 9,
                       "a large allocation");
-      // It is given back behind the other's work.
-      other.use();
-      other.launch_fill(address_of(memory), 7);
       free_by(owner, memory);
       free_by(owner, large);
-      other.use();
-      CU(cuStreamSynchronize(other.stream));
     }
   }
 }
@@ -98,9 +93,25 @@ void registered_memory(Sides& sides) {
       CU(cuMemHostGetDevicePointer(&device, memory.get(), 0));
       require_written(*side, device, memory.get(), 3 + by, "a kernel on registered memory");
     }
-    // Behind the other's work.
+    owner.use();
+    CU(cuMemHostUnregister(memory.get()));
+    require_in(memory.get(), 3 + by, "memory that is no longer registered");
+  }
+}
+
+// Pinned memory is given back, and memory no longer registered, behind the other device's work. Natively that work has an illegal address.
+void host_memory_in_use(Sides& sides) {
+  const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(kPage, kWholePages), std::free);
+  for (const unsigned by : {0u, 1u}) {
+    const Side &owner = sides[by], &other = sides[1 - by];
+    void* const pinned = pinned_by(owner);
+    other.use();
+    other.launch_fill(address_of(pinned), 7);
+    free_by(owner, pinned);
+    CU(cuMemHostRegister(memory.get(), kWholePages, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
     CUdeviceptr device = 0;
     other.use();
+    CU(cuStreamSynchronize(other.stream));
     CU(cuMemHostGetDevicePointer(&device, memory.get(), 0));
     other.launch_fill(device, 11 + by);
     owner.use();
