@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "proto/futex.hpp"
 #include "tests/support/catch.hpp"
@@ -89,6 +90,36 @@ TEST_CASE("where a session belongs follows from its pace") {
   CHECK(placement({0, 0}, 5, {.is_at_home = true, .busy_percent = 90, .others_percent = 80}) == Placement::stay);   // rests
   CHECK(placement({500, 250}, 5, {.is_at_home = false, .others_percent = 40}) == Placement::stay);                  // would have to go again
   CHECK(placement({500, 250}, 5, {.is_at_home = false, .others_percent = 20}) == Placement::home);
+}
+
+TEST_CASE("a session that leaves its home goes to the fullest worker that has room for it") {
+  using broker::best_place;
+  using broker::WorkerLoad;
+  const std::vector<WorkerLoad> idle(3);
+  CHECK(best_place(idle, 40) == 0);
+  const std::vector<WorkerLoad> workers{{55, 5}, {30, 2}, {40, 1}, {0, 0}};
+  CHECK(best_place(workers, 5) == 0);
+  CHECK(best_place(workers, 10) == 2);
+  CHECK(best_place(workers, 30) == 1);
+  CHECK(best_place(workers, 50) == 3);
+  CHECK(best_place(workers, 90) == 3);  // nobody has room
+  const std::vector<WorkerLoad> busy{{80, 2}, {70, 9}, {70, 3}, {95, 1}};
+  CHECK(best_place(busy, 20) == 2);
+  // Whoever waits often is not to wait for it.
+  const std::vector<WorkerLoad> waiting{{20, 3, true}, {10, 2, true}, {30, 1, false}};
+  CHECK(best_place(waiting, 10) == 2);
+  CHECK(best_place(waiting, 50) == 1);
+}
+
+TEST_CASE("a session away from home goes on from a worker that has too much or next to nothing to do") {
+  using broker::is_relief;
+  CHECK(is_relief(95, 20, 60));
+  CHECK_FALSE(is_relief(95, 20, 70));  // it would be as bad there
+  CHECK_FALSE(is_relief(80, 20, 0));   // it is served well
+  CHECK_FALSE(is_relief(20, 20, 40));
+  CHECK(is_relief(10, 10, 40));
+  CHECK_FALSE(is_relief(10, 10, 10));  // neither would be the emptier
+  CHECK_FALSE(is_relief(15, 15, 50));
 }
 
 }  // namespace mpsshim::test

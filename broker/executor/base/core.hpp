@@ -8,6 +8,7 @@
 #include "broker/driver/driver.hpp"
 #include "broker/executor/base/issue_lock.hpp"
 #include "broker/executor/base/progress.hpp"
+#include "broker/executor/base/core_pressure.hpp"
 #include "broker/executor/base/stress.hpp"
 #include "broker/progress_table.hpp"
 #include "broker/session_counts.hpp"
@@ -46,6 +47,7 @@ struct ExecutorCore : ExecutorInput {
   Progress progress;
   SessionCountsView counts;
   Stress stress;
+  CorePressure pressure;
   IssueLock issue_lock;                     // for what goes into streams of the executor's own context
   CUfunction nop_function = nullptr;        // nullptr: launches are not chained
   CUfunction reset_function = nullptr;      // empty like nop_function, in clusters of one block; nullptr: no node has had a cluster

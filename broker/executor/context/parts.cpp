@@ -80,6 +80,7 @@ ExecutorParts::ExecutorParts(const ExecutorInput& input)
       streams(input.driver, progress,
               [this](int priority) { return control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
       events(input.driver),
+      completion(pressure),
       interrupts(input.driver, input.context, [this](std::uint64_t session) { completion.look(session); }),
       chain_pool(*this),
       sides(*this),

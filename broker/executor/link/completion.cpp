@@ -47,8 +47,8 @@ std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool 
   return std::clamp<std::chrono::nanoseconds>(waited / (spare_cores ? kPauseShare : kPauseShareOfFew), shortest, kLongestPause);
 }
 
-Completion::Completion()
-    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), spare_cores_(has_spare_cores()) {
+Completion::Completion(const CorePressure& pressure)
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), pressure_(pressure), spare_cores_(has_spare_cores()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = kOwnEvent;
@@ -145,6 +145,7 @@ void Completion::loop() {
 }
 
 Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
+  const bool spare_cores = spare_cores_ && !pressure_.is_high(now);
   Clock::time_point next = now + kSleepLimit;
   std::lock_guard lock(mutex_);
   for (auto entry = active_.begin(); entry != active_.end();) {
@@ -161,7 +162,7 @@ Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
         active.watched->channel->note_long_wait(seen.fence);
         active.watched->wake_worker();
       }
-      active.look = now + completion_pause(now - active.armed, spare_cores_);
+      active.look = now + completion_pause(now - active.armed, spare_cores);
     }
     next = std::min(next, active.look);
     ++entry;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "proto/mutex.hpp"
+#include "broker/executor/base/core_pressure.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -39,7 +40,7 @@ inline constexpr unsigned long kTimerSlackNs = 1'000;  // of threads that look: 
 
 class Completion {
  public:
-  Completion();
+  explicit Completion(const CorePressure& pressure);
   Completion(const Completion&) = delete;
   ~Completion();
 
@@ -87,6 +88,7 @@ class Completion {
   Mutex mutex_;
   std::map<std::uint64_t, Watched> sessions_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, Active> active_ GUARDED_BY(mutex_);
+  const CorePressure& pressure_;
   const bool spare_cores_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

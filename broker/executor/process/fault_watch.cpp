@@ -18,6 +18,7 @@ namespace {
 
 constexpr unsigned kManyCores = 8;
 constexpr std::chrono::microseconds kBusyPause{40};  // with many cores: every look that comes earlier saves a client now and then
+constexpr std::chrono::microseconds kPressedPause{160};  // while threads stand without cores: each look takes one from somebody
 constexpr std::chrono::microseconds kBusyPauseOfFew{500};
 constexpr std::chrono::microseconds kLonePause{500};  // while one session is at work: there is nobody else whom an early look would save
 constexpr std::chrono::microseconds kObservation{500};
@@ -110,7 +111,8 @@ void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
 
 FaultWatch::Clock::duration FaultWatch::look_interval(Clock::time_point now) const {
   if (!spare_cores_) return kBusyPauseOfFew;
-  return now < several_until_ || are_variables_stale_ ? kBusyPause : kLonePause;
+  if (now >= several_until_ && !are_variables_stale_) return kLonePause;
+  return parts_.pressure.is_high(now) ? kPressedPause : kBusyPause;
 }
 
 void FaultWatch::note_at_work(std::uint64_t session, Clock::time_point now) {

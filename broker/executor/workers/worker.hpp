@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -56,6 +57,9 @@ class Worker final : public SessionOwner {
   // Of its time, for what is not of sessions that wait after every few launches, likewise.
   [[nodiscard]] unsigned others_percent(Clock::time_point now) const;
   void expect_waiting() { waiting_.fetch_add(1, std::memory_order_relaxed); }  // one more is on its way
+  // Of its time, in which it has something to do, likewise.
+  [[nodiscard]] unsigned work_percent(Clock::time_point now) const;
+  void expect_work(unsigned percent) { work_percent_.fetch_add(percent, std::memory_order_relaxed); }  // is on its way
 
  private:
   struct Visit {
@@ -77,6 +81,7 @@ class Worker final : public SessionOwner {
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
   [[nodiscard]] unsigned note_others(unsigned percent);
+  unsigned note_work(unsigned busy_percent, Clock::time_point now, Clock::duration since);
   void scatter();
   [[nodiscard]] bool find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
   void idle(Visit& visit);
@@ -103,6 +108,9 @@ class Worker final : public SessionOwner {
   std::chrono::nanoseconds time_of_gone_{0};  // turn_time of sessions that have ended since rebalance() looked last
   unsigned others_eighths_ = 0;               // eight times the mean of what rebalance() saw of others_percent()
   std::atomic<unsigned> others_percent_{0};
+  std::atomic<unsigned> work_percent_{0};
+  Clock::time_point relieved_{};  // gave a session away that had no other reason to go
+  std::optional<RunDelay> delay_;  // of its thread
   std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};
   unsigned turns_ = 0;
   std::minstd_rand scattering_;  // Stress::move_ms

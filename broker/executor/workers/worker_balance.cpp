@@ -15,6 +15,7 @@ namespace mpsshim::broker {
 
 namespace {
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
+constexpr std::chrono::milliseconds kReliefInterval{100};
 }
 
 // Sessions whose pace of late says so go to another worker.
@@ -30,6 +31,7 @@ void Worker::rebalance() {
   const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
   rebalanced_.store(now, std::memory_order_relaxed);
   const unsigned busy_percent = idle_.take_busy_percent(now);
+  const unsigned delayed_percent = note_work(busy_percent, now, since);
   std::uint64_t of_all = 0;
   struct Done {
     StreamSet::Pace pace;
@@ -61,13 +63,16 @@ void Worker::rebalance() {
                       .busy_percent = std::min(busy_by_operations, busy_percent - std::min(busy_percent, given_percent)),
                       .time_percent = time_percent,
                       .others_percent = is_at_home ? others_percent : set_.others_percent(session->home().worker(), now)};
-    const Placement place = placement(done, elapsed_ms, at);
-    if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
+    Placement place = placement(done, elapsed_ms, at);
+    if (place == Placement::stay && !is_at_home && !waits && now - relieved_ >= kReliefInterval) place = Placement::elsewhere;
+    const unsigned percent = time_percent * (100 - delayed_percent) / 100;
+    if (place == Placement::stay || session->is_closing() || !set_.move(session, place, percent, now)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
       if (is_at_home && waits && session->home().may_change(now)) may_go.push_back(session);
       ++i;
       continue;
     }
+    if (!is_at_home && place == Placement::elsewhere) relieved_ = now;
     kept -= done.operations;
     given_percent += time_percent;
     drop(i);
@@ -99,7 +104,7 @@ bool Worker::find_better_home(const std::shared_ptr<Session>& session, std::size
   if (!home || session->is_closing()) return false;
   const unsigned before = session->home().worker();
   session->home().change_to(*home);
-  if (!set_.move(session, Placement::home)) {  // it is being closed
+  if (!set_.move(session, Placement::home, 0, rebalanced_.load(std::memory_order_relaxed))) {  // it is being closed
     session->home().change_to(before);
     return false;
   }
@@ -119,6 +124,22 @@ unsigned Worker::note_others(unsigned percent) {
   const unsigned mean = others_eighths_ / kLooks;
   others_percent_.store(mean, std::memory_order_relaxed);
   return mean;
+}
+
+// The percentage of its time that it stood without a core. That was no work, though something was to be done.
+unsigned Worker::note_work(unsigned busy_percent, Clock::time_point now, Clock::duration since) {
+  constexpr std::chrono::milliseconds kMemory{15};
+  const Clock::duration delay = delay_ ? std::min<Clock::duration>(delay_->take(), since) : Clock::duration(0);
+  parts_.pressure.note(now, delay, since);
+  const auto delayed_percent = static_cast<unsigned>(100 * delay / since);
+  const unsigned work_percent = busy_percent * (100 - delayed_percent) / 100;
+  const Clock::duration mean = (work_percent_.load(std::memory_order_relaxed) * Clock::duration(kMemory) + work_percent * since) / 100;
+  work_percent_.store(static_cast<unsigned>(100 * mean / (kMemory + since)), std::memory_order_relaxed);
+  return delayed_percent;
+}
+
+unsigned Worker::work_percent(Clock::time_point now) const {
+  return now - rebalanced_.load(std::memory_order_relaxed) < SessionHome::kWaitingCounts ? work_percent_.load(std::memory_order_relaxed) : 0;
 }
 
 unsigned Worker::others_percent(Clock::time_point now) const {

@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
 
 #include "broker/executor/streams/stream_set.hpp"
 
@@ -54,6 +56,44 @@ struct AtWorker {
   const bool is_much = done.operations >= kMany * milliseconds || is_part_of_much || at.full_turns * kMillisecondsATurn >= milliseconds;
   const bool takes_time = at.busy_percent >= kBusyPercent && at.time_percent >= kGoodPartPercent && done.operations >= kLongRun * done.fences;
   return takes_time || (is_much && done.operations >= kLongRun * done.fences) ? Placement::elsewhere : Placement::stay;
+}
+
+// A worker, to one that may be given a session that has left its home.
+struct WorkerLoad {
+  unsigned work_percent = 0;  // of its time
+  std::size_t sessions = 0;
+  bool has_waiting = false;  // sessions that wait often
+};
+
+inline constexpr unsigned kFullPercent = 60;
+
+// Which of them takes a session with so much work: the fullest that has room for it, so that no more workers are awake than are needed. They would
+// take cores from the clients, and stand before each other's calls in the driver. Where none has room, the one with the least to do.
+[[nodiscard]] constexpr std::size_t best_place(std::span<const WorkerLoad> workers, unsigned percent) {
+  const auto has_room = [percent](const WorkerLoad& worker) { return !worker.has_waiting && worker.work_percent + percent <= kFullPercent; };
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < workers.size(); ++i) {
+    const WorkerLoad &one = workers[i], &other = workers[best];
+    if (has_room(one) != has_room(other)) {
+      best = has_room(one) ? i : best;
+    } else if (has_room(one)) {
+      best = one.work_percent > other.work_percent ? i : best;
+    } else {
+      const auto order = [](const WorkerLoad& worker) { return std::pair(worker.work_percent, worker.sessions); };
+      best = order(one) < order(other) ? i : best;
+    }
+  }
+  return best;
+}
+
+// Whether one of a worker's sessions that are not at home goes on to another worker: from one with more than it can do, or from one that has so
+// little that it need not be awake for it.
+[[nodiscard]] constexpr bool is_relief(unsigned work_percent, unsigned percent, unsigned work_percent_there) {
+  constexpr unsigned kOverfullPercent = 85;
+  constexpr unsigned kSparsePercent = 20;
+  constexpr unsigned kWorthIt = 10;
+  if (work_percent >= kOverfullPercent) return work_percent_there + percent + kWorthIt <= work_percent;
+  return work_percent < kSparsePercent && work_percent_there > work_percent && work_percent_there + percent <= kFullPercent;
 }
 
 // Whether one worker serves so many sessions that wait often badly: they wait for it, not for the GPU.

@@ -24,18 +24,35 @@ void WorkerSet::add(const std::shared_ptr<Session>& session) {
   workers_.front()->add(session);
 }
 
-bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to) {
+bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to, unsigned percent, Worker::Clock::time_point now) {
   std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->id());
   if (found == sessions_.end() || to == Placement::stay || workers_.size() < 2) return false;
-  Worker* target = workers_[session->home().worker()].get();
+  Worker& home = *workers_[session->home().worker()];
+  const Worker& from = *found->second.worker;
+  Worker* target = &home;
   if (to == Placement::elsewhere) {
-    if (found->second.worker->load() == 1) return false;  // it has that one for itself already
-    target = std::min_element(workers_.begin() + 1, workers_.end(), [](const auto& a, const auto& b) { return a->load() < b->load(); })->get();
+    if (&from == &home && from.load() == 1) return false;  // it has that one for itself already
+    target = find_place(from, percent, now);
+    if (target == nullptr || (&from != &home && !is_relief(from.work_percent(now), percent, target->work_percent(now)))) return false;
+    target->expect_work(percent);
   }
-  if (found->second.worker == target) return false;
+  if (&from == target) return false;
   if (to == Placement::home) target->expect_waiting();
   return hand_over(found->second, *target);
+}
+
+// The first worker is for newcomers and those that wait.
+Worker* WorkerSet::find_place(const Worker& from, unsigned percent, Worker::Clock::time_point now) const {
+  std::vector<Worker*> others;
+  std::vector<WorkerLoad> loads;
+  for (std::size_t i = 1; i < workers_.size(); ++i) {
+    Worker& worker = *workers_[i];
+    if (&worker == &from) continue;
+    others.push_back(&worker);
+    loads.push_back({worker.work_percent(now), worker.load(), worker.waiting(now) != 0});
+  }
+  return others.empty() ? nullptr : others[best_place(loads, percent)];
 }
 
 bool WorkerSet::move_to(const std::shared_ptr<Session>& session, unsigned worker) {

@@ -39,9 +39,10 @@ class WorkerSet {
   void provision(const message::SessionProvision& wanted, std::function<void(CUresult, std::uint32_t)> answer);
   // Session::is_movable, asked by that worker. An unknown one is not.
   void ask_whether_movable(std::uint64_t session, std::function<void(bool)> answer);
-  // A worker's own thread gives a session of its own away: to its home, or to another worker that has the fewest. False, and nothing has
-  // changed: the session is being closed, or there is no better place. True: the caller no longer touches it.
-  [[nodiscard]] bool move(const std::shared_ptr<Session>& session, Placement to);
+  // A worker's own thread gives a session of its own away that takes so much of a worker's time: to its home, or to one of the others, as
+  // best_place() says, once it has left its home only where is_relief() says that it is worth it. False, and nothing has changed: the session is being closed, or there is no better place. True: the caller no longer touches
+  // it.
+  [[nodiscard]] bool move(const std::shared_ptr<Session>& session, Placement to, unsigned percent, Worker::Clock::time_point now);
   // The same, to this worker.
   [[nodiscard]] bool move_to(const std::shared_ptr<Session>& session, unsigned worker);
   // The index of the worker that has a session; nullopt: none has.
@@ -65,6 +66,7 @@ class WorkerSet {
     Worker* worker = nullptr;
   };
   [[nodiscard]] std::shared_ptr<Session> find(std::uint64_t session);
+  [[nodiscard]] Worker* find_place(const Worker& from, unsigned percent, Worker::Clock::time_point now) const;
   [[nodiscard]] static bool hand_over(Placed& placed, Worker& target);  // with mutex_ held
 
   const ExecutorParts& parts_;
