@@ -111,13 +111,26 @@ TEST_CASE("a session that leaves its home goes to the fullest worker that has ro
   CHECK(best_place(waiting, 50) == 1);
 }
 
-TEST_CASE("a session away from home goes on from a worker that has too much or next to nothing to do") {
+TEST_CASE("a session that takes all its turns is expected to fill a worker") {
+  using broker::expected_percent;
+  CHECK(expected_percent({.full_turns = 2, .time_percent = 7}, 5) == 7);
+  CHECK(expected_percent({.full_turns = 3, .time_percent = 7}, 5) == broker::kFullPercent);
+  CHECK(expected_percent({.full_turns = 3, .time_percent = 90}, 5) == 90);
+}
+
+TEST_CASE("a session away from home goes on from a worker that has too much or little to do, one after the other") {
   using broker::is_relief;
+  using broker::wants_relief;
+  using std::chrono::milliseconds;
+  CHECK(wants_relief(85, milliseconds(10)));
+  CHECK_FALSE(wants_relief(85, milliseconds(9)));
+  CHECK_FALSE(wants_relief(84, milliseconds(1'000)));
+  CHECK_FALSE(wants_relief(40, milliseconds(1'000)));
+  CHECK(wants_relief(39, milliseconds(100)));
+  CHECK_FALSE(wants_relief(39, milliseconds(99)));
   CHECK(is_relief(95, 20, 60));
   CHECK_FALSE(is_relief(95, 20, 70));  // it would be as bad there
-  CHECK_FALSE(is_relief(80, 20, 0));   // it is served well
-  CHECK_FALSE(is_relief(20, 20, 40));
-  CHECK(is_relief(10, 10, 40));
+  CHECK(is_relief(39, 10, 45));
   CHECK_FALSE(is_relief(10, 10, 10));  // neither would be the emptier
   CHECK_FALSE(is_relief(15, 15, 50));
 }

@@ -15,7 +15,6 @@ namespace mpsshim::broker {
 
 namespace {
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
-constexpr std::chrono::milliseconds kReliefInterval{100};
 }
 
 // Sessions whose pace of late says so go to another worker.
@@ -49,6 +48,7 @@ void Worker::rebalance() {
   const unsigned others_percent = note_others(static_cast<unsigned>(100 * of_others / since));
   std::uint64_t kept = of_all;
   unsigned given_percent = 0;  // of this worker's time
+  auto since_relief = std::chrono::duration_cast<std::chrono::milliseconds>(now - relieved_);
   std::size_t waiting = 0;
   std::vector<std::shared_ptr<Session>> may_go;
   for (std::size_t i = 0, looked_at = 0; i < sessions_.size();) {
@@ -64,19 +64,22 @@ void Worker::rebalance() {
                       .time_percent = time_percent,
                       .others_percent = is_at_home ? others_percent : set_.others_percent(session->home().worker(), now)};
     Placement place = placement(done, elapsed_ms, at);
-    if (place == Placement::stay && !is_at_home && !waits && now - relieved_ >= kReliefInterval) place = Placement::elsewhere;
-    const unsigned percent = time_percent * (100 - delayed_percent) / 100;
+    if (place == Placement::stay && !is_at_home && !waits && time_percent != 0 && wants_relief(work_percent(now), since_relief)) {
+      place = Placement::elsewhere;
+    }
+    const unsigned percent = expected_percent(at, elapsed_ms) * (100 - delayed_percent) / 100;
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place, percent, now)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
       if (is_at_home && waits && session->home().may_change(now)) may_go.push_back(session);
       ++i;
       continue;
     }
-    if (!is_at_home && place == Placement::elsewhere) relieved_ = now;
+    if (!is_at_home && place == Placement::elsewhere) since_relief = std::chrono::milliseconds(0);
     kept -= done.operations;
     given_percent += time_percent;
     drop(i);
   }
+  if (since_relief == std::chrono::milliseconds(0)) relieved_ = now;
   waiting_.store(waiting, std::memory_order_relaxed);
   while (!may_go.empty() && find_better_home(may_go.back(), waiting)) {
     may_go.pop_back();

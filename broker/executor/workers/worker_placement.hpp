@@ -9,6 +9,8 @@
 // together keep it busy, as newcomers that come and go do, those who wait go elsewhere, and come back when it is better.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,19 +43,24 @@ struct AtWorker {
   unsigned others_percent = 0;   // of its worker's time, for what is not of sessions with short runs; away from home: of its home's
 };
 
+// It takes all the time that its worker gives it.
+[[nodiscard]] constexpr bool has_all_its_turns(const AtWorker& at, std::uint64_t milliseconds) {
+  constexpr std::uint64_t kMillisecondsATurn = 2;
+  return at.full_turns * kMillisecondsATurn >= milliseconds;
+}
+
 // Between the bounds it stays where it is.
 [[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, const AtWorker& at) {
   constexpr std::uint64_t kSome = 10;    // operations a millisecond: enough to judge by
   constexpr std::uint64_t kMany = 200;   // worth a worker
   constexpr unsigned kBusyPercent = 50;  // others would wait for the worker as often as not
   constexpr std::uint64_t kLongRun = 32;  // operations a fence
-  constexpr std::uint64_t kMillisecondsATurn = 2;
   constexpr unsigned kGoodPartPercent = 10;
   constexpr unsigned kQuietPercent = 25;  // at home again, it would not have to go soon
   if (!at.is_at_home) return waits_often(done, milliseconds) && at.others_percent < kQuietPercent ? Placement::home : Placement::stay;
   if (at.others_percent >= kBusyPercent && has_short_runs(done)) return Placement::elsewhere;
   const bool is_part_of_much = at.busy_percent >= kBusyPercent && done.operations >= kSome * milliseconds;
-  const bool is_much = done.operations >= kMany * milliseconds || is_part_of_much || at.full_turns * kMillisecondsATurn >= milliseconds;
+  const bool is_much = done.operations >= kMany * milliseconds || is_part_of_much || has_all_its_turns(at, milliseconds);
   const bool takes_time = at.busy_percent >= kBusyPercent && at.time_percent >= kGoodPartPercent && done.operations >= kLongRun * done.fences;
   return takes_time || (is_much && done.operations >= kLongRun * done.fences) ? Placement::elsewhere : Placement::stay;
 }
@@ -66,6 +73,12 @@ struct WorkerLoad {
 };
 
 inline constexpr unsigned kFullPercent = 60;
+inline constexpr unsigned kOverfullPercent = 85;
+
+// How much of a worker's time it is to have elsewhere. What it had says little where it would have taken more.
+[[nodiscard]] constexpr unsigned expected_percent(const AtWorker& at, std::uint64_t milliseconds) {
+  return has_all_its_turns(at, milliseconds) ? std::max(at.time_percent, kFullPercent) : at.time_percent;
+}
 
 // Which of them takes a session with so much work: the fullest that has room for it, so that no more workers are awake than are needed. They would
 // take cores from the clients, and stand before each other's calls in the driver. Where none has room, the one with the least to do.
@@ -86,14 +99,20 @@ inline constexpr unsigned kFullPercent = 60;
   return best;
 }
 
-// Whether one of a worker's sessions that are not at home goes on to another worker: from one with more than it can do, or from one that has so
-// little that it need not be awake for it.
+// Whether a worker gives sessions on that are not at home: it has more than it can do, or so little that it need not be awake for it. One after the
+// other, so long after the last one.
+[[nodiscard]] constexpr bool wants_relief(unsigned work_percent, std::chrono::milliseconds passed) {
+  constexpr std::chrono::milliseconds kReliefInterval{10};
+  constexpr std::chrono::milliseconds kGatherInterval{100};
+  constexpr unsigned kSparsePercent = 40;
+  return work_percent >= kOverfullPercent ? passed >= kReliefInterval : work_percent < kSparsePercent && passed >= kGatherInterval;
+}
+
+// Whether it is better there for one that takes so much.
 [[nodiscard]] constexpr bool is_relief(unsigned work_percent, unsigned percent, unsigned work_percent_there) {
-  constexpr unsigned kOverfullPercent = 85;
-  constexpr unsigned kSparsePercent = 20;
   constexpr unsigned kWorthIt = 10;
   if (work_percent >= kOverfullPercent) return work_percent_there + percent + kWorthIt <= work_percent;
-  return work_percent < kSparsePercent && work_percent_there > work_percent && work_percent_there + percent <= kFullPercent;
+  return work_percent_there > work_percent && work_percent_there + percent <= kFullPercent;
 }
 
 // Whether one worker serves so many sessions that wait often badly: they wait for it, not for the GPU.

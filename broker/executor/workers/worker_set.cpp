@@ -34,7 +34,8 @@ bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to, unsi
   if (to == Placement::elsewhere) {
     if (&from == &home && from.load() == 1) return false;  // it has that one for itself already
     target = find_place(from, percent, now);
-    if (target == nullptr || (&from != &home && !is_relief(from.work_percent(now), percent, target->work_percent(now)))) return false;
+    if (target == nullptr) return false;
+    if (&from != &home && !is_relief(from.work_percent(now), percent, target->work_percent(now))) return false;
     target->expect_work(percent);
   }
   if (&from == target) return false;
