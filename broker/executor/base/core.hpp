@@ -6,9 +6,9 @@
 #include <atomic>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/base/core_pressure.hpp"
 #include "broker/executor/base/issue_lock.hpp"
 #include "broker/executor/base/progress.hpp"
-#include "broker/executor/base/core_pressure.hpp"
 #include "broker/executor/base/stress.hpp"
 #include "broker/progress_table.hpp"
 #include "broker/session_counts.hpp"

@@ -48,7 +48,10 @@ std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool 
 }
 
 Completion::Completion(const CorePressure& pressure)
-    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), pressure_(pressure), spare_cores_(has_spare_cores()) {
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      pressure_(pressure),
+      spare_cores_(has_spare_cores()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = kOwnEvent;

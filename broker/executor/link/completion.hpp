@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
-#include "proto/mutex.hpp"
 #include "broker/executor/base/core_pressure.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {

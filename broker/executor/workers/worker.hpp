@@ -109,7 +109,7 @@ class Worker final : public SessionOwner {
   unsigned others_eighths_ = 0;               // eight times the mean of what rebalance() saw of others_percent()
   std::atomic<unsigned> others_percent_{0};
   std::atomic<unsigned> work_percent_{0};
-  Clock::time_point relieved_{};  // gave a session on that was not at home
+  Clock::time_point relieved_{};   // gave a session on that was not at home
   std::optional<RunDelay> delay_;  // of its thread
   std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};
   unsigned turns_ = 0;

@@ -40,8 +40,8 @@ class WorkerSet {
   // Session::is_movable, asked by that worker. An unknown one is not.
   void ask_whether_movable(std::uint64_t session, std::function<void(bool)> answer);
   // A worker's own thread gives a session of its own away that takes so much of a worker's time: to its home, or to one of the others, as
-  // best_place() says, once it has left its home only where is_relief() says so. False, and nothing has changed: the session is being closed, or there is no better place. True: the caller no longer touches
-  // it.
+  // best_place() says, once it has left its home only where is_relief() says so. False, and nothing has changed: the session is being closed, or
+  // there is no better place. True: the caller no longer touches it.
   [[nodiscard]] bool move(const std::shared_ptr<Session>& session, Placement to, unsigned percent, Worker::Clock::time_point now);
   // The same, to this worker.
   [[nodiscard]] bool move_to(const std::shared_ptr<Session>& session, unsigned worker);
