@@ -71,8 +71,8 @@ void ping_pong(Sides& sides) {
   }
 }
 
-// Events that could be shared with other processes are waited for by streams of both devices as others are. Natively the driver ends with a
-// segmentation fault here (580, two H100s).
+// Events that could be shared with other processes are waited for by streams of both devices as others are. Natively the program ends
+// with a segmentation fault here (driver 580, two H100s).
 void shared_events(Sides& sides) {
   sides[0].use();
   const PinnedWord gate;
