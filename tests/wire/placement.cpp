@@ -111,11 +111,12 @@ TEST_CASE("a session that leaves its home goes to the fullest worker that has ro
   CHECK(best_place(waiting, 50) == 1);
 }
 
-TEST_CASE("a session that takes all its turns is expected to fill a worker") {
+TEST_CASE("a session that takes all its turns is expected to fill a worker, as is one that waits") {
   using broker::expected_percent;
-  CHECK(expected_percent({.full_turns = 2, .time_percent = 7}, 5) == 7);
-  CHECK(expected_percent({.full_turns = 3, .time_percent = 7}, 5) == broker::kFullPercent);
-  CHECK(expected_percent({.full_turns = 3, .time_percent = 90}, 5) == 90);
+  CHECK(expected_percent({100, 1}, 5, {.full_turns = 2, .time_percent = 7}) == 7);
+  CHECK(expected_percent({100, 1}, 5, {.full_turns = 3, .time_percent = 7}) == broker::kFullPercent);
+  CHECK(expected_percent({100, 1}, 5, {.full_turns = 3, .time_percent = 90}) == 90);
+  CHECK(expected_percent({10, 5}, 5, {.time_percent = 7}) == broker::kFullPercent);  // and one that waits finds one with nothing else
 }
 
 TEST_CASE("a session away from home goes on from a worker that has too much or little to do, one after the other") {

@@ -64,10 +64,10 @@ void Worker::rebalance() {
                       .time_percent = time_percent,
                       .others_percent = is_at_home ? others_percent : set_.others_percent(session->home().worker(), now)};
     Placement place = placement(done, elapsed_ms, at);
-    if (place == Placement::stay && !is_at_home && !waits && time_percent != 0 && wants_relief(work_percent(now), since_relief)) {
+    if (place == Placement::stay && !is_at_home && !has_short_runs(done) && time_percent != 0 && wants_relief(work_percent(now), since_relief)) {
       place = Placement::elsewhere;
     }
-    const unsigned percent = expected_percent(at, elapsed_ms) * (100 - delayed_percent) / 100;
+    const unsigned percent = expected_percent(done, elapsed_ms, at) * (100 - delayed_percent) / 100;
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place, percent, now)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
       if (is_at_home && waits && session->home().may_change(now)) may_go.push_back(session);

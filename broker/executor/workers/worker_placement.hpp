@@ -75,9 +75,10 @@ struct WorkerLoad {
 inline constexpr unsigned kFullPercent = 60;
 inline constexpr unsigned kOverfullPercent = 85;
 
-// How much of a worker's time it is to have elsewhere. What it had says little where it would have taken more.
-[[nodiscard]] constexpr unsigned expected_percent(const AtWorker& at, std::uint64_t milliseconds) {
-  return has_all_its_turns(at, milliseconds) ? std::max(at.time_percent, kFullPercent) : at.time_percent;
+// How much of a worker's time is to be free for it elsewhere. What it had says little where it would have taken more; and whoever waits after
+// every few launches is not to wait for others.
+[[nodiscard]] constexpr unsigned expected_percent(const StreamSet::Pace& done, std::uint64_t milliseconds, const AtWorker& at) {
+  return has_all_its_turns(at, milliseconds) || has_short_runs(done) ? std::max(at.time_percent, kFullPercent) : at.time_percent;
 }
 
 // Which of them takes a session with so much work: the fullest that has room for it, so that no more workers are awake than are needed. They would
