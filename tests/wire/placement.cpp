@@ -116,6 +116,9 @@ TEST_CASE("a session that takes all its turns is expected to fill a worker, as i
   CHECK(expected_percent({100, 1}, 5, {.full_turns = 2, .time_percent = 7}) == 7);
   CHECK(expected_percent({100, 1}, 5, {.full_turns = 3, .time_percent = 7}) == broker::kFullPercent);
   CHECK(expected_percent({100, 1}, 5, {.full_turns = 3, .time_percent = 90}) == 90);
+  // What it had without a core it did not have; what it would take is not less for that.
+  CHECK(expected_percent({100, 1}, 5, {.time_percent = 40, .delayed_percent = 50}) == 20);
+  CHECK(expected_percent({100, 1}, 5, {.full_turns = 3, .time_percent = 40, .delayed_percent = 50}) == broker::kFullPercent);
   CHECK(expected_percent({10, 5}, 5, {.time_percent = 7}) == broker::kFullPercent);  // and one that waits finds one with nothing else
 }
 

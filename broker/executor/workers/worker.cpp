@@ -310,9 +310,9 @@ void Worker::drop(std::size_t index) {
 void Worker::sleep(const Visit& visit, Clock::time_point now) {
   std::chrono::nanoseconds limit = visit.polls ? pause_ : kIdleSleepLimit;
   pause_ = visit.polls ? std::min(pause_ * 2, visit.lacks_credit ? kLongestPauseForCredit : kLongestIdlePause) : kShortestIdlePause;
-  if (visit.awaits_fences)
-    limit = std::min(limit,
-                     completion_pause(idle_.so_far(), has_spare_cores() && !parts_.pressure.is_high(now)));  // a client waits for what the GPU does
+  if (visit.awaits_fences) {  // a client waits for what the GPU does
+    limit = std::min(limit, completion_pause(idle_.so_far(), has_spare_cores() && !parts_.pressure.is_high(now)));
+  }
   limit = look_out_.begin_sleep(now, limit);
   pollfd ready{epoll_.get(), POLLIN, 0};
   const timespec timeout{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};

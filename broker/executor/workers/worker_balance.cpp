@@ -48,7 +48,6 @@ void Worker::rebalance() {
   const unsigned others_percent = note_others(static_cast<unsigned>(100 * of_others / since));
   std::uint64_t kept = of_all;
   unsigned given_percent = 0;  // of this worker's time
-  auto since_relief = std::chrono::duration_cast<std::chrono::milliseconds>(now - relieved_);
   std::size_t waiting = 0;
   std::vector<std::shared_ptr<Session>> may_go;
   for (std::size_t i = 0, looked_at = 0; i < sessions_.size();) {
@@ -62,24 +61,23 @@ void Worker::rebalance() {
                       .full_turns = std::exchange(session->full_turns, 0),
                       .busy_percent = std::min(busy_by_operations, busy_percent - std::min(busy_percent, given_percent)),
                       .time_percent = time_percent,
-                      .others_percent = is_at_home ? others_percent : set_.others_percent(session->home().worker(), now)};
+                      .others_percent = is_at_home ? others_percent : set_.others_percent(session->home().worker(), now),
+                      .delayed_percent = delayed_percent};
     Placement place = placement(done, elapsed_ms, at);
-    if (place == Placement::stay && !is_at_home && !has_short_runs(done) && time_percent != 0 && wants_relief(work_percent(now), since_relief)) {
+    if (place == Placement::stay && !is_at_home && !has_short_runs(done) && time_percent != 0 && wants_relief(work_percent(now), now - relieved_)) {
       place = Placement::elsewhere;
     }
-    const unsigned percent = expected_percent(done, elapsed_ms, at) * (100 - delayed_percent) / 100;
-    if (place == Placement::stay || session->is_closing() || !set_.move(session, place, percent, now)) {
+    if (place == Placement::stay || session->is_closing() || !set_.move(session, place, expected_percent(done, elapsed_ms, at), now)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
       if (is_at_home && waits && session->home().may_change(now)) may_go.push_back(session);
       ++i;
       continue;
     }
-    if (!is_at_home && place == Placement::elsewhere) since_relief = std::chrono::milliseconds(0);
+    if (!is_at_home && place == Placement::elsewhere) relieved_ = now;
     kept -= done.operations;
     given_percent += time_percent;
     drop(i);
   }
-  if (since_relief == std::chrono::milliseconds(0)) relieved_ = now;
   waiting_.store(waiting, std::memory_order_relaxed);
   while (!may_go.empty() && find_better_home(may_go.back(), waiting)) {
     may_go.pop_back();

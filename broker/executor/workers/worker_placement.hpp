@@ -41,6 +41,7 @@ struct AtWorker {
   unsigned busy_percent = 0;     // of its worker's time, for sessions that it keeps
   unsigned time_percent = 0;     // of its worker's time, for this session
   unsigned others_percent = 0;   // of its worker's time, for what is not of sessions with short runs; away from home: of its home's
+  unsigned delayed_percent = 0;  // of its worker's time, in which that stood without a core
 };
 
 // It takes all the time that its worker gives it.
@@ -78,7 +79,8 @@ inline constexpr unsigned kOverfullPercent = 85;
 // How much of a worker's time is to be free for it elsewhere. What it had says little where it would have taken more; and whoever waits after
 // every few launches is not to wait for others.
 [[nodiscard]] constexpr unsigned expected_percent(const StreamSet::Pace& done, std::uint64_t milliseconds, const AtWorker& at) {
-  return has_all_its_turns(at, milliseconds) || has_short_runs(done) ? std::max(at.time_percent, kFullPercent) : at.time_percent;
+  const unsigned work_percent = at.time_percent * (100 - at.delayed_percent) / 100;
+  return has_all_its_turns(at, milliseconds) || has_short_runs(done) ? std::max(work_percent, kFullPercent) : work_percent;
 }
 
 // Which of them takes a session with so much work: the fullest that has room for it, so that no more workers are awake than are needed. They would
@@ -102,7 +104,7 @@ inline constexpr unsigned kOverfullPercent = 85;
 
 // Whether a worker gives sessions on that are not at home: it has more than it can do, or so little that it need not be awake for it. One after the
 // other, so long after the last one.
-[[nodiscard]] constexpr bool wants_relief(unsigned work_percent, std::chrono::milliseconds passed) {
+[[nodiscard]] constexpr bool wants_relief(unsigned work_percent, std::chrono::nanoseconds passed) {
   constexpr std::chrono::milliseconds kReliefInterval{10};
   constexpr std::chrono::milliseconds kGatherInterval{100};
   constexpr unsigned kSparsePercent = 40;
