@@ -80,6 +80,30 @@ TEST_CASE("a standby takes over what was loaded and held, and another one comes"
   REQUIRE(newcomer.ok());
 }
 
+TEST_CASE("who got a copy of an image after the standby had loaded it has that copy again, whoever comes first") {
+  const BrokerFixture broker(with_standby());
+  {
+    Client first(broker, "variables_client");
+    require_ok(first, "load 0 0", broker);
+    (void)standby(broker);
+    const bool is_fed = eventually(std::chrono::seconds(20), [&] { return broker.log().find("loaded again") != std::string::npos; });
+    INFO(broker.log());
+    REQUIRE(is_fed);
+  }
+  Client owner(broker, "variables_client");
+  require_ok(owner, "load 0 0", broker);  // the copy that is there
+  require_ok(owner, "count", broker);
+  owner.program().send(SIGSTOP);
+  const Outcome restart = broker.ctl({"restart", "executors"});
+  Client newcomer(broker, "variables_client");
+  require_ok(newcomer, "load 0 0", broker);
+  owner.program().send(SIGCONT);
+  INFO(restart.explain() << newcomer.program().errors() << owner.program().errors() << broker.log());
+  REQUIRE(restart.ok());
+  CHECK(newcomer.ask("count") == "ok 6");
+  CHECK(owner.ask("count") == "ok 7");
+}
+
 TEST_CASE("after a fault the standby serves the innocent") {
   const BrokerFixture broker(with_standby());
   Client guilty(broker), idle(broker);

@@ -23,8 +23,23 @@ void LoadReplays::noted(ManagedExecutor& executor, const message::ModuleNote& no
 }
 
 void LoadReplays::begin(const ManagedExecutor& executor, ExecutorInstance& life) {
-  if (life.loads_given == 0) shorten_log(executor);
+  const std::size_t fed = life.loads_given;
+  if (fed == 0) shorten_log(executor);
+  reserve_fed(executor, life, fed);
   replay(executor, life);
+}
+
+// Whose a copy is was not known yet when a standby was fed, or has changed since.
+void LoadReplays::reserve_fed(const ManagedExecutor& executor, ExecutorInstance& life, std::size_t fed) const {
+  if (fed == 0) return;
+  const CopyOwners owners = copy_owners(executor);
+  std::size_t number = 0;
+  for (const ImageStore::Entry& entry : images_.log()) {
+    if (entry.executor != executor.id() || ++number > fed) continue;
+    if (entry.kind != LogKind::load) continue;
+    const auto owner = owners.find({entry.object, entry.copy});
+    life.send(message::CopyReserve{.session = owner != owners.end() ? owner->second : 0, .image = entry.object, .copy = entry.copy});
+  }
 }
 
 // Nobody may attach before what is in the log has been made again.
@@ -113,9 +128,7 @@ void LoadReplays::forget_variables(ClientSession& session) {
 
 void LoadReplays::release_copies(const ClientSession& session, ManagedExecutor& executor) {
   if (!session.variables.valid() || executor.state() != ExecutorState::active) return;
-  const message::VariablesForget forget{.session = session.id};
-  executor.send(forget);
-  if (ExecutorInstance* standby = executor.standby()) standby->send(forget);
+  executor.send(message::VariablesForget{.session = session.id});
 }
 
 }  // namespace mpsshim::broker::control

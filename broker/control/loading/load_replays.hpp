@@ -38,6 +38,7 @@ class LoadReplays {
   [[nodiscard]] CopyOwners copy_owners(const ManagedExecutor& executor) const;
   [[nodiscard]] bool comes_after_restart(const ClientSession& session, const ManagedExecutor& executor) const;
   void shorten_log(const ManagedExecutor& executor);
+  void reserve_fed(const ManagedExecutor& executor, ExecutorInstance& life, std::size_t fed) const;
 
   EventLoop& loop_;
   const SessionLimits& limits_;

@@ -49,6 +49,18 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
   return CUDA_SUCCESS;
 }
 
+void ModuleStore::reserve(std::uint64_t image, std::uint64_t copy, std::uint64_t owner) {
+  const std::lock_guard lock(mutex_);
+  const auto loaded = find_copy(image, copy);
+  if (loaded != cache_.end()) loaded->second.owner = loaded->second.image->has_writable_globals ? owner : 0;
+}
+
+ModuleStore::Cache::iterator ModuleStore::find_copy(std::uint64_t image, std::uint64_t copy) {
+  const auto [first, last] = cache_.equal_range(image);
+  const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second.image->copy == copy; });
+  return found != last ? found : cache_.end();
+}
+
 bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
   for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}});
@@ -66,12 +78,8 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
                                 ImageUse& use) {
   {
     const std::lock_guard lock(mutex_);
-    const auto [first, last] = cache_.equal_range(image);
-    const auto loaded = std::find_if(first, last, [&](const auto& entry) {
-      const Cached& cached = entry.second;
-      return cached.image->copy == copy && cached.users == 0 && (cached.owner == 0 || cached.owner == session);
-    });
-    if (loaded != last) {
+    const auto loaded = find_copy(image, copy);
+    if (loaded != cache_.end() && loaded->second.users == 0 && (loaded->second.owner == 0 || loaded->second.owner == session)) {
       loaded->second.owner = 0;
       use = use_of(loaded->second, session);
     }
@@ -105,9 +113,8 @@ void ModuleStore::forget_owner(std::uint64_t session) {
 // At its place in the log, so that later loads find the addresses free that they found free before.
 void ModuleStore::replay_unload(std::uint64_t image, std::uint64_t copy) {
   std::lock_guard lock(mutex_);
-  const auto [first, last] = cache_.equal_range(image);
-  const auto loaded = std::find_if(first, last, [&](const auto& cached) { return cached.second.image->copy == copy; });
-  if (loaded == last) return;
+  const auto loaded = find_copy(image, copy);
+  if (loaded == cache_.end()) return;
   LoadedImage& gone = *loaded->second.image;
   total_bytes_ -= gone.cost_bytes;
   faults_.check(driver_->cuModuleUnload(std::exchange(gone.handle, nullptr)), 0, "cuModuleUnload");

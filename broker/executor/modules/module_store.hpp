@@ -71,6 +71,8 @@ class ModuleStore {
   // Loads again what an earlier executor had loaded, in its order; before the first session. `owner`: the session that had this copy then, and
   // is to have it again with its variables; 0: none.
   [[nodiscard]] CUresult replay(std::uint64_t image, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file);
+  // That copy, replayed before, has this owner.
+  void reserve(std::uint64_t image, std::uint64_t copy, std::uint64_t owner);
   // That copy, its variables holding `kept` when this returns; by a helper. CUDA_ERROR_MPS_SERVER_NOT_READY: it is not there, or they have moved.
   [[nodiscard]] CUresult take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
                                    ImageUse& use);
@@ -97,6 +99,7 @@ class ModuleStore {
   // Has the copy to be loaded tell of its assertions, where the image was opened for that.
   [[nodiscard]] bool fill_assertions(std::uint64_t image, PreparedImage& prepared, std::shared_ptr<const Assertions::Entry>& entry);
   void load_in_window(Loading& loading);
+  [[nodiscard]] Cache::iterator find_copy(std::uint64_t image, std::uint64_t copy) REQUIRES(mutex_);
   [[nodiscard]] ImageUse take(std::uint64_t image, std::uint64_t session, bool only_clean, bool& is_clean) REQUIRES(mutex_);
   [[nodiscard]] ImageUse use_of(Cached& cached, std::uint64_t session) REQUIRES(mutex_);
   [[nodiscard]] ImageUse take_or_restore(std::uint64_t session, std::uint64_t image);

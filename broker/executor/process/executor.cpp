@@ -224,6 +224,7 @@ void Executor::handle(ReceivedMessage& received) {
     case ExecutorMessage::event_times_restore:
     case ExecutorMessage::segment_restore: restores_[received.session()].push_back(std::move(received)); return;
     case ExecutorMessage::load_replay: return replay(received.take<message::LoadReplay>());
+    case ExecutorMessage::copy_reserve: return reserve(received.read<message::CopyReserve>());
     case ExecutorMessage::variables_check: return check_variables(received.take<message::VariablesCheck>());
     case ExecutorMessage::variables_forget: return modules_->forget_owner(received.session());
     case ExecutorMessage::make_context: return;  // it has one
@@ -245,6 +246,8 @@ void Executor::replay(const Received<message::LoadReplay>& received) {
     log_error("Image {} of an earlier executor is lost; its clients will be told", entry.object);
   }
 }
+
+void Executor::reserve(const message::CopyReserve& copy) { modules_->reserve(copy.image, copy.copy, copy.session); }
 
 // Behind the replays it is about, which are made as they come.
 void Executor::check_variables(const Received<message::VariablesCheck>& received) {

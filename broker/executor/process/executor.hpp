@@ -49,6 +49,7 @@ class Executor {
   void handle(ReceivedMessage& received);
   void check_variables(const Received<message::VariablesCheck>& received);
   void replay(const Received<message::LoadReplay>& received);
+  void reserve(const message::CopyReserve& copy);
   void open_session(Received<message::SessionOpen> received);
   [[nodiscard]] CUresult restore(Session& session, Restores& pieces);
   [[nodiscard]] CUresult restore_piece(Session& session, ReceivedMessage& piece);

@@ -159,6 +159,39 @@ TEST_CASE("what is kept of a session's variables goes to the next life, where it
   }
 }
 
+TEST_CASE("what was a standby is told whose a copy is by now") {
+  ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
+  settings.standby = StandbyKind::warm;
+  settings.warm_delay = std::chrono::milliseconds(5);
+  ControlFixture broker(ControlFixture::quick_limits(), settings);
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  proto::Attached first, second;
+  TestClient a = broker.attach(&first);
+  TestClient b = broker.attach(&second);
+  const std::uint64_t image = load_copy(a, serving, "module image", 3);
+  serving.send(message::ModuleNote{.object = image, .copy = 4, .kind = LogKind::load});
+  keep_variables(broker.loop, serving, broker.session(first.session), image, 3);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  ExecutorPeer& standby = broker.launcher.last();
+  standby.ready();
+  CHECK(standby.expect<message::LoadReplay>().message.session == first.session);
+  CHECK(standby.expect<message::LoadReplay>().message.session == 0);
+  // It ends, and another one gets the copy that nobody had.
+  keep_variables(broker.loop, serving, broker.session(second.session), image, 4);
+  a.hang_up();
+  serving.expect<message::SessionClose>();
+  serving.send(message::SessionClosed{.session = first.session});
+  REQUIRE(turn_until(broker.loop, [&] { return !broker.has_session(first.session); }));
+  serving.die();
+  for (const auto& [copy, owner] : {std::pair<std::uint64_t, std::uint64_t>{3, 0}, {4, second.session}}) {
+    const auto reserved = standby.expect<message::CopyReserve>();
+    CHECK(reserved.message.image == image);
+    CHECK(reserved.message.copy == copy);
+    CHECK(reserved.message.session == owner);
+  }
+}
+
 TEST_CASE("who does not survive its executor keeps no variables") {
   ControlFixture broker;
   broker.serve();

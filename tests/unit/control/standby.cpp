@@ -58,6 +58,7 @@ TEST_CASE("a standby is given what is loaded, takes over at once, and a new one 
   REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == standby.pid; }));
   CHECK(first(broker).state() == ExecutorState::active);
   CHECK(first(broker).epoch() == 2);
+  for (const std::uint64_t image : {before, after}) CHECK(standby.expect<message::CopyReserve>().message.image == image);
   client.send(proto::Attach{});
   standby.open_session();  // and no image again
   CHECK(client.await<proto::Attached>().epoch == 2);

@@ -229,6 +229,18 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
     CHECK(s.store.take_kept(43, 7, 1, variables_of(0), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
     CHECK(use == nullptr);
   }
+  SECTION("it has come to be another's, or nobody's, since it was loaded again") {
+    s.store.reserve(7, 2, 44);
+    s.store.reserve(7, 1, 0);
+    s.store.reserve(7, 3, 44);  // there is none
+    CHECK(s.store.take_kept(43, 7, 2, variables_of(1), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    const ImageUse newcomer = s.store.find(7);
+    REQUIRE(newcomer);
+    CHECK((*newcomer)->copy == 1);
+    CHECK(s.store.find(7) == nullptr);
+    REQUIRE(s.store.take_kept(44, 7, 2, variables_of(1), use) == CUDA_SUCCESS);
+    CHECK(Store::counter(use) == 77);
+  }
   SECTION("it does not come back") {
     s.store.forget_owner(43);
     const ImageUse newcomer = s.store.find(7);
