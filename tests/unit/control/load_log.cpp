@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The load log: what of it the next life of an executor, or another one, makes again, and what leaves it.
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -154,4 +155,53 @@ TEST_CASE("loads that were undone leave the log beyond a limit, and images that 
   CHECK(images.store.count() == 0);
   CHECK(images.store.total_bytes() == 0);
   CHECK(images.store.held_by(1).count == 0);
+}
+
+TEST_CASE("loads that were undone stay in the log in front of one in which somebody may have an address, up to a higher limit") {
+  Log log;
+  const std::uint64_t plain = log.add(1, "plain");
+  const std::uint64_t counter = log.add(1, "counter");
+  std::uint64_t copy = 0;
+  const auto undo = [&](std::size_t times) {
+    for (std::size_t i = 0; i < times; ++i) {
+      log.load(plain, ++copy);
+      log.unload(plain, copy);
+    }
+  };
+  undo(1);
+  SECTION("for its variables, whose ever they are") {
+    log.load(counter, ++copy, kLoadHasVariables);
+    undo(kMaxUndoneLoads);
+    CHECK(log.of(kFirst) == List{1, 1, 2});
+    undo(kMaxUndoneLoads);
+    CHECK(log.store.log().size() == 3 + 2 * kMaxUndoneLoads);
+    undo(1);
+    CHECK(log.of(kFirst) == List{1, 1, 2});
+    log.unload(counter, 2);
+    undo(kMaxUndoneLoads);
+    CHECK(log.store.log().empty());
+  }
+  SECTION("for code addresses") {
+    log.load(counter, ++copy, kLoadTakesCodeAddresses);
+    undo(kMaxUndoneLoads);
+    CHECK(log.of(kFirst) == List{1, 1, 2});
+  }
+  SECTION("not for another executor's") {
+    log.load(counter, ++copy, kLoadHasVariables, kSecond);
+    undo(kMaxUndoneLoads);
+    CHECK(log.of(kFirst).empty());
+    CHECK(log.of(kSecond) == List{2});
+  }
+  SECTION("no more than that") {
+    std::size_t longest = 0;
+    std::size_t shortest_later = 2 * kMaxNeededUndoneLoads;
+    for (std::size_t turn = 0; turn * kMaxUndoneLoads < 2 * kMaxNeededUndoneLoads; ++turn) {
+      log.load(counter, ++copy, kLoadHasVariables);
+      undo(kMaxUndoneLoads);
+      longest = std::max(longest, log.store.log().size());
+      if (longest >= kMaxNeededUndoneLoads) shortest_later = std::min(shortest_later, log.store.log().size());
+    }
+    CHECK(longest <= 2 * (kMaxNeededUndoneLoads + kMaxUndoneLoads) + copy / kMaxUndoneLoads);
+    CHECK(shortest_later <= 2 * kMaxUndoneLoads + copy / kMaxUndoneLoads);
+  }
 }
