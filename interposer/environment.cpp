@@ -44,7 +44,7 @@ constexpr std::array kTable = {
                 "threads that share a large copy from or to pageable memory; 1: the calling one alone"},
     VariableRow{Variable::staging_kib, "MPSSHIM_STAGING_KIB",
                 "for tests: KiB of pinned memory that copies from and to pageable memory go through, 512 at least; it does not grow"},
-    VariableRow{Variable::managed, "MPSSHIM_MANAGED", "where managed memory lives: host (if not set), device or auto (docs/memory.md)"},
+    VariableRow{Variable::managed, "MPSSHIM_MANAGED", "where managed memory lives: host, device or auto (if not set; docs/memory.md)"},
     VariableRow{Variable::managed_touches, "MPSSHIM_MANAGED_TOUCHES",
                 "for tests: userfaultfd or signal, the one way to notice touches of managed memory"},
     VariableRow{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},

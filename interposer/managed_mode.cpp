@@ -10,9 +10,9 @@ ManagedMode managed_mode() {
   static const ManagedMode mode = [] {
     const std::string_view text = environment_value(Variable::managed);
     if (text == "device") return ManagedMode::device;
-    if (text == "auto") return ManagedMode::automatic;
-    if (!text.empty() && text != "host") log_line("MPSSHIM_MANAGED is neither host, device nor auto: managed memory stays on the host.");
-    return ManagedMode::host;
+    if (text == "host") return ManagedMode::host;
+    if (!text.empty() && text != "auto") log_line("MPSSHIM_MANAGED is neither host, device nor auto: it is auto.");
+    return ManagedMode::automatic;
   }();
   return mode;
 }

@@ -14,6 +14,7 @@
 #include "interposer/forward/memory/touch_server.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
+#include "interposer/local/devices.hpp"
 #include "interposer/managed_mode.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -21,6 +22,9 @@ namespace mpsshim::interposer::forward {
 namespace {
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
+// What migrates is one device's, and a program with several may use it from each.
+ManagedMode mode() { return managed_mode() == ManagedMode::automatic && device_count() > 1 ? ManagedMode::host : managed_mode(); }
 
 }  // namespace
 
@@ -48,7 +52,7 @@ CUresult ManagedMemory::start() {
   std::unique_ptr<TouchWatch> watch = TouchWatch::make();
   if (watch == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   // A program that nobody has asked for this must not get EFAULT from read() or write().
-  if (managed_mode() == ManagedMode::automatic && !watch->notices_system_calls()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (mode() == ManagedMode::automatic && !watch->notices_system_calls()) return CUDA_ERROR_NOT_SUPPORTED;
   if (!TouchServer::start(*watch)) return CUDA_ERROR_NOT_SUPPORTED;
   watch_ = std::move(watch);
   has_failed_ = false;
@@ -113,9 +117,8 @@ CUresult ManagedMemory::make(std::uint64_t bytes, std::unique_ptr<Allocation>& m
 }
 
 CUresult ManagedMemory::allocate(std::uint64_t bytes, CUcontext context, void*& pointer) {
-  const ManagedMode mode = managed_mode();
   CUresult error = CUDA_ERROR_NOT_SUPPORTED;
-  if (mode != ManagedMode::host) {
+  if (mode() != ManagedMode::host) {
     {
       const std::lock_guard lock(start_mutex_);
       error = start();
@@ -132,13 +135,13 @@ CUresult ManagedMemory::allocate(std::uint64_t bytes, CUcontext context, void*& 
     }
     // Where the device is full, or touches cannot be noticed, it stays on the host.
     const bool can_stay = error == CUDA_ERROR_OUT_OF_MEMORY || error == CUDA_ERROR_NOT_SUPPORTED;
-    if (mode == ManagedMode::device || !can_stay) return error;
+    if (mode() == ManagedMode::device || !can_stay) return error;
   }
   return PinnedMemory::instance().allocate_managed(bytes, context, pointer);
 }
 
 CUresult ManagedMemory::allocate_variables(std::uint64_t bytes, std::vector<AddressRange> variables, void*& pointer) {
-  if (managed_mode() == ManagedMode::host) return PinnedMemory::instance().allocate_variables(bytes, std::move(variables), pointer);
+  if (mode() == ManagedMode::host) return PinnedMemory::instance().allocate_variables(bytes, std::move(variables), pointer);
   std::unique_ptr<Allocation> made;
   CUresult error = CUDA_SUCCESS;
   {
@@ -147,7 +150,7 @@ CUresult ManagedMemory::allocate_variables(std::uint64_t bytes, std::vector<Addr
   }
   if (error == CUDA_SUCCESS) error = make(bytes, made);
   if (error == CUDA_ERROR_OUT_OF_MEMORY || error == CUDA_ERROR_NOT_SUPPORTED) {
-    if (managed_mode() == ManagedMode::device) return error;
+    if (mode() == ManagedMode::device) return error;
     return PinnedMemory::instance().allocate_variables(bytes, std::move(variables), pointer);
   }
   if (error != CUDA_SUCCESS) return error;
