@@ -42,16 +42,24 @@ void require_right(const Outcome& outcome, const std::string& log) {
 }
 
 // A folder in which the driver has the name that programs ask for.
-std::filesystem::path folder_of_driver(const TemporaryFolder& folder) {
-  std::filesystem::create_symlink(built_library("libcuda_cpu.so"), folder.path() / "libcuda.so.1");
+std::filesystem::path folder_of_driver(const TemporaryFolder& folder, const std::string& library = "libcuda_cpu.so") {
+  std::filesystem::create_symlink(built_library(library), folder.path() / "libcuda.so.1");
   return folder.path();
 }
 
+// The CPU driver with a fault (programs/random_order/faulty_driver.cpp).
+BrokerOptions on_faulty_driver(const std::string& fault) {
+  BrokerOptions options;
+  options.driver = built_library("libfaulty_driver_" + fault + ".so");
+  return options;
+}
+
+// What a driver prints on which nodes that grow run with wrong parameters.
+const std::string kGrown = "a node grew: ";
+
 // Several clients, since a fault of timing need not show in one.
 void require_noticed(const std::string& fault) {
-  BrokerOptions faulty;
-  faulty.driver = built_library("libfaulty_driver_" + fault + ".so");
-  const BrokerFixture broker(faulty);
+  const BrokerFixture broker(on_faulty_driver(fault));
   unsigned noticed = 0;
   std::string last;
   for (unsigned seed = 1; seed <= 4 && noticed == 0; ++seed) {
@@ -98,3 +106,42 @@ TEST_CASE("launches with the arguments of others are noticed") { require_noticed
 TEST_CASE("waits for events that are dropped are noticed") { require_noticed("dropped_waits"); }
 TEST_CASE("fences that come early are noticed") { require_noticed("early_fences"); }
 TEST_CASE("launches that leave their stream are noticed") { require_noticed("astray_launches"); }
+TEST_CASE("nodes of chains that run with the parameters they had are noticed") { require_noticed("narrow_nodes"); }
+
+TEST_CASE("a driver whose nodes must not grow is wrong where one does, and only there") {
+  const TemporaryFolder folder;
+  const auto use_node = [environment = folder_of_driver(folder, "libfaulty_driver_grown_nodes.so")](const std::string& made_with_bytes) {
+    ProgramOptions options = with({"--node-bytes", made_with_bytes});
+    options.environment["LD_LIBRARY_PATH"] = environment;
+    options.environment.merge(sanitizer_environment());
+    return run_program(built_program("random_order"), options, limit());
+  };
+  const Outcome wide = use_node("4096");
+  require_right(wide, "");
+  CHECK(wide.errors.find(kGrown) == std::string::npos);
+  const Outcome small = use_node("20");
+  INFO(small.explain());
+  CHECK(small.exit_code == 1);
+  CHECK(small.errors.find(kGrown + "from 20 bytes of parameters to 268") != std::string::npos);
+  CHECK(small.errors.find(kWrong) != std::string::npos);
+}
+
+TEST_CASE("no node of the executor's grows, whatever its launches' parameters") {
+  BrokerOptions options = on_faulty_driver("grown_nodes");
+  // Also where sessions change contexts, each of which has graphs of its own, and graphs are few and made while others run.
+  const bool is_stirred = GENERATE(false, true);
+  if (is_stirred) {
+    options.arguments = {"--workers", "4", "--side-contexts", "3", "--test-move-ms", "3", "--test-window-ms", "5", "--test-stock", "2"};
+  }
+  const BrokerFixture broker(options);
+  std::vector<Program> clients;
+  for (unsigned index = 0; index < 3; ++index) clients.push_back(broker.start("random_order", with(sequence(200 + index, 2000))));
+  std::vector<Outcome> outcomes;
+  for (Program& client : clients) outcomes.push_back(client.wait(limit()));
+  const std::string log = broker.log();
+  INFO(log);
+  CHECK(log.find(kGrown) == std::string::npos);
+  CHECK(log.find("not in chains") == std::string::npos);
+  for (const Outcome& outcome : outcomes) require_right(outcome, log);
+  REQUIRE(broker.wait_for_clients(0));
+}

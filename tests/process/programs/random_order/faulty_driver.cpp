@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU driver with one fault: a library for each (MPSSHIM_FAULT), to be named to mpsbroker as --driver. The executor looks symbols up
 // in this library and then in what it is linked with, which is the CPU driver: so it defines what it changes and nothing else.
-// The first five prove that random_order notices when operations run in another order than the program gave, the others are the broker's to notice.
+// The first five and NARROW_NODES prove that random_order notices when operations run in another order, or otherwise, than the program gave. The
+// broker has to notice the others, or to do nothing that brings the fault about (GROWN_NODES).
 #include <cuda.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <cerrno>
@@ -30,6 +37,10 @@
 #define WANTED_RIGHTS 8    // a fill with one value tries what an executor has no rights for (test_client: fill), and is refused if it had none
 // A fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill); compilations.
 #define LOST_CALLS 6
+// A node of an executable graph that is set to a kernel with more bytes of parameters than it has had so far runs that with those it had
+// (docs/experiments/2026-11-26-parameters-of-other-nodes.md). Nodes of the executor's are made with the most that there may be.
+#define GROWN_NODES 9
+#define NARROW_NODES 10  // the same, where nodes have room for few bytes whatever they are made with: so the executor's grow as well
 
 namespace {
 
@@ -234,6 +245,90 @@ bool had_no_rights() {
 FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t count, CUstream stream) {
   if (value == kTryingValue) return had_no_rights() ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_UNKNOWN;
   return ORIGINAL(cuMemsetD32Async)(destination, value, count, stream);
+}
+
+#elif MPSSHIM_FAULT == GROWN_NODES || MPSSHIM_FAULT == NARROW_NODES
+
+namespace {
+
+constexpr std::size_t kMostRoom = MPSSHIM_FAULT == NARROW_NODES ? 24 : std::numeric_limits<std::size_t>::max();
+
+struct Parameters {
+  std::vector<std::byte> bytes;
+  std::vector<std::size_t> offsets;  // of each
+};
+
+struct Held {
+  std::vector<std::byte> bytes;
+  std::size_t room = 0;  // the most bytes that there have been
+};
+
+std::mutex mutex;
+std::map<CUgraphNode, Held> added;
+std::map<std::pair<CUgraphExec, CUgraphNode>, Held> executable;
+
+// Of a kernel's launch. Given as one buffer ("extra") they count, and are taken for zeros.
+Parameters parameters_of(const CUDA_KERNEL_NODE_PARAMS& params) {
+  Parameters all;
+  std::size_t offset = 0, size = 0;
+  for (std::size_t i = 0; ORIGINAL(cuFuncGetParamInfo)(params.func, i, &offset, &size) == CUDA_SUCCESS; ++i) {
+    all.bytes.resize(offset + size);
+    all.offsets.push_back(offset);
+    if (params.kernelParams != nullptr) std::memcpy(&all.bytes[offset], params.kernelParams[i], size);
+  }
+  return all;
+}
+
+// The node holds other bytes than it was to: those that it had, and zeros where it had none.
+CUresult grow(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS& params, const Parameters& wanted, Held& held) {
+  std::fprintf(stderr, "a node grew: from %zu bytes of parameters to %zu\n", held.room, wanted.bytes.size());
+  held.room = wanted.bytes.size();
+  held.bytes.resize(held.room);
+  std::vector<void*> addresses;
+  for (const std::size_t offset : wanted.offsets) addresses.push_back(&held.bytes[offset]);
+  CUDA_KERNEL_NODE_PARAMS wrong = params;
+  wrong.kernelParams = addresses.data();
+  wrong.extra = nullptr;
+  return ORIGINAL(cuGraphExecKernelNodeSetParams_v2)(exec, node, &wrong);
+}
+
+}  // namespace
+
+FAULTY CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                        const CUDA_KERNEL_NODE_PARAMS* params) {
+  const std::lock_guard lock(mutex);
+  const CUresult result = ORIGINAL(cuGraphAddKernelNode_v2)(node, graph, dependencies, count, params);
+  if (result != CUDA_SUCCESS) return result;
+  Held held{parameters_of(*params).bytes};
+  held.room = std::min(held.bytes.size(), kMostRoom);
+  added[*node] = std::move(held);
+  return result;
+}
+
+FAULTY CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
+  const std::lock_guard lock(mutex);
+  const CUresult result = ORIGINAL(cuGraphInstantiateWithFlags)(exec, graph, flags);
+  if (result != CUDA_SUCCESS) return result;
+  std::erase_if(executable, [&](const auto& known) { return known.first.first == *exec; });  // a handle used again
+  std::size_t count = 0;
+  ORIGINAL(cuGraphGetNodes)(graph, nullptr, &count);
+  std::vector<CUgraphNode> nodes(count);
+  ORIGINAL(cuGraphGetNodes)(graph, nodes.data(), &count);
+  for (const CUgraphNode node : nodes) {
+    if (const auto found = added.find(node); found != added.end()) executable[{*exec, node}] = found->second;
+  }
+  return result;
+}
+
+FAULTY CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  const std::lock_guard lock(mutex);
+  const auto found = executable.find({exec, node});
+  if (found == executable.end()) return ORIGINAL(cuGraphExecKernelNodeSetParams_v2)(exec, node, params);
+  Held& held = found->second;
+  Parameters wanted = parameters_of(*params);
+  if (wanted.bytes.size() > held.room) return grow(exec, node, *params, wanted, held);
+  held.bytes = std::move(wanted.bytes);
+  return ORIGINAL(cuGraphExecKernelNodeSetParams_v2)(exec, node, params);
 }
 
 #else

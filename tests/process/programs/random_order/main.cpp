@@ -2,6 +2,8 @@
 // random_order [--seed N] [--operations N] [--seconds S] [--threads T]: random launches, copies, memsets, events and waits over several
 // streams, all memory compared with a model of the same sequence. Without --seconds one sequence; with it sequences of seed N, N+T, ... until
 // the time is over. Each thread makes its own, at once. A wrong word ends the program: status 1, a line with the seed and the word.
+//
+// random_order --node-bytes B: one node of a graph instead (own_node.hpp).
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "tests/process/programs/driver.hpp"
+#include "tests/process/programs/random_order/own_node.hpp"
 #include "tests/process/programs/random_order/world.hpp"
 
 using namespace mpsshim::test;
@@ -22,6 +25,7 @@ struct Options {
   unsigned operations = 3000;
   unsigned seconds = 0;
   unsigned threads = 1;
+  unsigned node_bytes = 0;
 };
 
 bool parse(int argc, char** argv, Options& options) {
@@ -37,6 +41,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.seconds = static_cast<unsigned>(value);
     else if (name == "--threads" && value > 0)
       options.threads = static_cast<unsigned>(value);
+    else if (name == "--node-bytes" && value > 0)
+      options.node_bytes = static_cast<unsigned>(value);
     else
       return false;
   }
@@ -55,6 +61,11 @@ class Sequences {
 
   // False: something was wrong, and has been said.
   bool run() {
+    if (options_.node_bytes != 0) {
+      use_own_node(options_.node_bytes);
+      std::printf("a node made with %u bytes of parameters right\n", options_.node_bytes);
+      return true;
+    }
     std::vector<std::thread> threads;
     for (unsigned index = 1; index < options_.threads; ++index) threads.emplace_back([this, index] { run_thread(index); });
     run_thread(0);
@@ -94,7 +105,7 @@ class Sequences {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fprintf(stderr, "usage: random_order [--seed N] [--operations N] [--seconds S] [--threads T]\n");
+    std::fprintf(stderr, "usage: random_order [--seed N] [--operations N] [--seconds S] [--threads T] | --node-bytes B\n");
     return 2;
   }
   try {

@@ -16,7 +16,9 @@ namespace mpsshim::test {
 using Words32 = std::vector<std::uint32_t>;
 
 inline constexpr std::size_t kOrderModules = 3;
-inline constexpr std::array<unsigned, 4> kBlobWords = {2, 64, 256, 1000};  // 8 bytes to 4,000 of arguments
+// With the 12 bytes before them 20 bytes to 4,096 of parameters, the most that a node of the executor's takes.
+inline constexpr std::array<unsigned, 8> kBlobWords = {2, 64, 128, 256, 384, 512, 768, 1021};
+inline constexpr std::size_t kBytesBeforeBlob = 12;
 inline constexpr unsigned kMaxRotated = 256;
 
 // The functions of a loaded module.
