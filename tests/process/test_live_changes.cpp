@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kPercentage = "--active-thread-percentage";
 constexpr const char* kLimit = "--pinned-memory-limit";
 constexpr const char* kPriority = "--client-priority";
-constexpr const char* kKinds[] = {"null", "kept_stream", "kept_graph", "kept_changed", "chain", "local", "cooperative", "graph", "green"};
+constexpr const char* kKinds[] = {"null", "kept_stream", "kept_graph", "kept_changed", "kept_wide", "chain", "local", "cooperative", "graph", "green"};
 
 std::string pid(Client& client) { return std::to_string(client.program().pid()); }
 
@@ -87,6 +87,22 @@ TEST_CASE("a client that is connected gets another part of the multiprocessors, 
   CHECK(sizes[75] < all);
   CHECK(where(other, "null").size() == all);  // its neighbour has what it had
   CHECK(number(other, "count") == all);
+}
+
+TEST_CASE("no node of a graph that is made anew for another part has to grow where the client's had not") {
+  BrokerOptions options;
+  options.driver = built_library("libfaulty_driver_grown_nodes.so");  // a node that grows runs with wrong parameters, which is printed
+  const BrokerFixture broker(options);
+  Client client = start_with(broker, "share_client");
+  for (const unsigned percentage : {50u, 25u, 100u}) {
+    const std::set<unsigned> wide = where(client, "kept_wide");
+    CHECK(std::ranges::includes(where(client, "null"), wide));
+    CHECK_FALSE(wide.empty());
+    REQUIRE(broker.ctl({"client", "set", pid(client), kPercentage, std::to_string(percentage)}).ok());
+  }
+  (void)where(client, "kept_wide");
+  INFO(broker.log());
+  CHECK(broker.log().find("a node grew: ") == std::string::npos);
 }
 
 TEST_CASE("clients that are given smaller parts lie side by side") {

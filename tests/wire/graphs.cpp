@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptions of executable graphs: what no correct client can send ends its session, what a wrong program can ask for is its error.
+#include "broker/executor/graphs/graph_node.hpp"
 #include "tests/wire/support/graph_fixture.hpp"
 
 namespace mpsshim::test {
@@ -172,6 +173,27 @@ TEST_CASE("memory that is given up while a helper is to make a graph of it ends 
   std::atomic<bool> is_closed{false};
   executor.workers->close(1, [&] { is_closed = true; });
   CHECK(eventually([&] { return is_closed.load(); }));
+}
+
+TEST_CASE("a graph's node remembers the kernel with the most parameters that it has had, while it holds one with fewer") {
+  std::vector<broker::LoadedFunction> functions(4);
+  for (std::uint32_t i = 0; i < functions.size(); ++i) functions[i].parameter_bytes = 1'000 * i;
+  const auto kernel = [&](std::size_t thousands) {
+    broker::KernelNode node;
+    node.launch.function = &functions[thousands];
+    return node;
+  };
+  const auto bytes_of = [](const broker::KernelNode& node) { return node.launch.function->parameter_bytes; };
+  struct Step {
+    std::size_t held;
+    std::uint32_t widest_bytes;  // 0: what it holds is the widest
+  };
+  broker::GraphNode node{kernel(2)};
+  for (const Step step : {Step{2, 0}, {1, 2'000}, {0, 2'000}, {1, 2'000}, {2, 0}, {3, 0}, {2, 3'000}, {0, 3'000}, {3, 0}}) {
+    node.hold(kernel(step.held));
+    CHECK(bytes_of(std::get<broker::KernelNode>(node.work)) == 1'000 * step.held);
+    CHECK((node.widest ? bytes_of(*node.widest) : 0) == step.widest_bytes);
+  }
 }
 
 }  // namespace mpsshim::test

@@ -173,6 +173,16 @@ constexpr std::uint64_t kStepsOfNode = 4;  // of TurnBudget
 
 }  // namespace
 
+void GraphNode::hold(NodeWork next) {
+  const auto bytes_of = [](const KernelNode& kernel) { return kernel.launch.function->parameter_bytes; };
+  auto* const before = std::get_if<KernelNode>(&work);
+  if (const auto* const after = std::get_if<KernelNode>(&next); before != nullptr && after != nullptr) {
+    if (!widest || bytes_of(*before) > bytes_of(*widest)) widest = std::move(*before);
+    if (bytes_of(*after) >= bytes_of(*widest)) widest.reset();
+  }
+  work = std::move(next);
+}
+
 NodeFault read_graph_nodes(GraphScope& scope, std::span<const std::byte>& description, std::uint32_t node_count, unsigned depth,
                            std::vector<GraphNode>& nodes, std::uint32_t& failed_node, TurnBudget& budget) {
   proto::NodeReader reader(description);

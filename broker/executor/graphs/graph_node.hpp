@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -51,9 +52,14 @@ using NodeWork = std::variant<EmptyNode, KernelNode, CheckedBoxCopy, CheckedFill
 
 struct GraphNode {
   NodeWork work;
+  // The kernel with the most parameters that it has had, where it holds one with fewer: the driver's node has room for these.
+  std::optional<KernelNode> widest{};
   bool is_enabled = true;
   std::vector<std::uint32_t> dependencies;  // earlier nodes
   CUgraphNode handle = nullptr;
+
+  // Other work of the same kind.
+  void hold(NodeWork next);
 };
 
 struct ConditionBodies {

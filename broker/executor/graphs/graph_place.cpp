@@ -18,6 +18,24 @@ bool SessionGraph::is_outside(const GreenContextRef& share) const {
   return is_mixed_.load(std::memory_order_relaxed) || place_.load(std::memory_order_relaxed) != share.get();
 }
 
+// A node that would have to grow, which the client's had not to, may get wrong parameters of the driver (base/empty_kernel.hpp).
+CUresult SessionGraph::make_anew() {
+  const auto exchange = [this] {
+    for (GraphNode& node : nodes_) {
+      if (node.widest) std::swap(std::get<KernelNode>(node.work), *node.widest);
+    }
+  };
+  std::uint32_t failed_node = 0;
+  exchange();
+  CUresult result = build(failed_node);
+  if (result == CUDA_SUCCESS) result = instantiate(flags_);
+  exchange();
+  for (const GraphNode& node : nodes_) {
+    if (node.widest && result == CUDA_SUCCESS) result = set_kernel(node, std::get<KernelNode>(node.work));
+  }
+  return result;
+}
+
 // The one that there is goes once the next is there.
 CUresult SessionGraph::confine(const GreenContextRef& share) {
   if (has_left_.load(std::memory_order_relaxed) || unchanged_ != CUDA_SUCCESS) return CUDA_SUCCESS;
@@ -27,16 +45,18 @@ CUresult SessionGraph::confine(const GreenContextRef& share) {
     GreenContextRef green;
   };
   std::vector<Before> before;
+  const auto put = [](GraphNode& node, const GreenContextRef& green) {
+    if (auto* const kernel = std::get_if<KernelNode>(&node.work)) kernel->green = green;
+    if (node.widest) node.widest->green = green;
+  };
   for (GraphNode& node : nodes_) {
-    auto* const kernel = std::get_if<KernelNode>(&node.work);
+    const auto* const kernel = std::get_if<KernelNode>(&node.work);
     before.push_back({node.handle, kernel != nullptr ? kernel->green : nullptr});
-    if (kernel != nullptr && kernel->follows_share) kernel->green = share;
+    if (kernel != nullptr && kernel->follows_share) put(node, share);
   }
   CUgraph graph = std::exchange(graph_, nullptr);
   CUgraphExec exec = std::exchange(exec_, nullptr);
-  std::uint32_t failed_node = 0;
-  CUresult result = build(failed_node);
-  if (result == CUDA_SUCCESS) result = instantiate(flags_);
+  const CUresult result = make_anew();
   if (result == CUDA_SUCCESS) {
     place_.store(share.get(), std::memory_order_relaxed);
     is_mixed_.store(false, std::memory_order_relaxed);
@@ -46,7 +66,7 @@ CUresult SessionGraph::confine(const GreenContextRef& share) {
     std::swap(exec, exec_);
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       nodes_[i].handle = before[i].handle;
-      if (auto* const kernel = std::get_if<KernelNode>(&nodes_[i].work)) kernel->green = before[i].green;
+      put(nodes_[i], before[i].green);
     }
   }
   if (exec != nullptr) parts_.driver->cuGraphExecDestroy(exec);

@@ -297,17 +297,21 @@ CUresult SessionGraph::apply(GraphUpdate& update) {
     const auto* added = std::get_if<KernelNode>(&node.work);
     kernel->green = added != nullptr ? added->green : nullptr;
     kernel->follows_share = added != nullptr && added->follows_share;
-    GreenContext* const green = kernel->green.get();
-    const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel->launch, green != nullptr ? green->context() : parts_.context, addresses_);
-    const ScopedContext current = enter(driver, green);
-    result = driver->cuGraphExecKernelNodeSetParams_v2(exec_, node.handle, &params);
+    result = set_kernel(node, *kernel);
   } else if (const auto* copy = std::get_if<CheckedBoxCopy>(&update.work)) {
     result = CheckedCalls(driver).set_node(exec_, node.handle, *copy, parts_.context);
   } else if (const auto* fill = std::get_if<CheckedFill>(&update.work)) {
     result = CheckedCalls(driver).set_node(exec_, node.handle, *fill, parts_.context);
   }
-  if (result == CUDA_SUCCESS) node.work = std::move(update.work);
+  if (result == CUDA_SUCCESS) node.hold(std::move(update.work));
   return result;
+}
+
+CUresult SessionGraph::set_kernel(const GraphNode& node, const KernelNode& kernel) {
+  GreenContext* const green = kernel.green.get();
+  const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel.launch, green != nullptr ? green->context() : parts_.context, addresses_);
+  const ScopedContext current = enter(parts_.driver, green);
+  return parts_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, node.handle, &params);
 }
 
 void SessionGraph::destroy_exec() {

@@ -98,9 +98,13 @@ class SessionGraph {
   [[nodiscard]] CUresult add_condition(CUgraph graph, GraphNode& node, const ConditionNode& condition, const std::vector<CUgraphNode>& after);
   [[nodiscard]] CUresult set_attributes(CUgraphNode node, const LaunchOp& launch);
   [[nodiscard]] CUresult apply(GraphUpdate& update);
+  // Of exec_.
+  [[nodiscard]] CUresult set_kernel(const GraphNode& node, const KernelNode& kernel);
   [[nodiscard]] static std::size_t count_working(const NodeWork& work);
   void note_kernel(const NodeWork& work);
   void note_place(const GreenContextRef& share);
+  // Each node made with the most parameters that it has had, then set to what it holds.
+  [[nodiscard]] CUresult make_anew();
   void note_ranges(std::uint32_t index, const NodeWork& work, bool is_enabled);
 
   // On an H200, of graphs of 1,000 to 20,000 kernels (docs/experiments/2026-11-23-large-graphs.md).

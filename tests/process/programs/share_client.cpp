@@ -12,6 +12,7 @@
 //                      graph       a graph of two nodes, captured from a stream
 //                      changed     the same, its kernels' parameters changed since
 //                      kept_stream, kept_graph, kept_changed   the same stream, or graph, each time
+//                      kept_wide   the same graph each time, first with many parameters, then with few (wide_graph.hpp)
 //                      green       in a green context of half of the resource
 //   too_many         a cooperative grid of a block more than fits: the error
 //   work MS          grids that fill the device, for so long: "ok COUNT" of those that have ended
@@ -19,11 +20,14 @@
 //   spin             a kernel that never ends: the driver has it when the answer comes
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <set>
 #include <sstream>
 
 #include "tests/process/programs/conversation.hpp"
 #include "tests/process/programs/driver.hpp"
+#include "tests/process/programs/share_kernels.hpp"
+#include "tests/process/programs/wide_graph.hpp"
 
 namespace mpsshim::test {
 namespace {
@@ -33,79 +37,6 @@ constexpr unsigned kBlocks = 8'192;
 constexpr unsigned kIgnoreCoscheduling = 1;
 constexpr unsigned kRounds = 50;
 constexpr unsigned kBusyRounds = 10'000;
-
-// note: seen[%smid] counts the blocks. Each stays for a while, so that the grid spreads. busy: arithmetic that fills a multiprocessor.
-constexpr char kPtx[] = R"(
-.version 6.0
-.target sm_50
-.address_size 64
-.visible .entry note(.param .u64 seen, .param .u32 rounds)
-{
-  .reg .u64 %rd<4>;
-  .reg .u32 %r<6>;
-  .reg .pred %p;
-  ld.param.u64 %rd1, [seen];
-  ld.param.u32 %r1, [rounds];
-  mov.u32 %r2, %smid;
-  mul.wide.u32 %rd2, %r2, 4;
-  add.u64 %rd3, %rd1, %rd2;
-  atom.global.add.u32 %r3, [%rd3], 1;
-  mov.u32 %r4, 0;
-LOOP:
-  mad.lo.u32 %r3, %r3, 1664525, 1013904223;
-  add.u32 %r4, %r4, 1;
-  setp.lt.u32 %p, %r4, %r1;
-  @%p bra LOOP;
-  setp.ne.u32 %p, %r4, 0;
-  @%p ret;
-  st.global.u32 [%rd3], %r3;
-  ret;
-}
-.visible .entry note_local(.param .u64 seen, .param .u32 rounds)
-{
-  .local .align 8 .b8 scratch[512];
-  .reg .u64 %rd<6>;
-  .reg .u32 %r<6>;
-  ld.param.u64 %rd1, [seen];
-  ld.param.u32 %r1, [rounds];
-  mov.u32 %r2, %smid;
-  and.b32 %r4, %r1, 127;
-  mul.wide.u32 %rd2, %r4, 4;
-  mov.u64 %rd3, scratch;
-  add.u64 %rd3, %rd3, %rd2;
-  st.local.u32 [%rd3], %r2;
-  ld.local.u32 %r5, [%rd3];
-  mul.wide.u32 %rd4, %r5, 4;
-  add.u64 %rd5, %rd1, %rd4;
-  atom.global.add.u32 %r3, [%rd5], 1;
-  ret;
-}
-.visible .entry busy(.param .u64 out, .param .u32 rounds)
-{
-  .reg .u64 %rd<2>;
-  .reg .u32 %r<4>;
-  .reg .f32 %f<4>;
-  .reg .pred %p;
-  ld.param.u64 %rd1, [out];
-  ld.param.u32 %r1, [rounds];
-  mov.u32 %r2, 0;
-  mov.f32 %f1, 0f3F800001;
-  mov.f32 %f2, 0f3F7FFFFE;
-  mov.f32 %f3, 0f3F800000;
-LOOP:
-  fma.rn.f32 %f1, %f1, %f2, %f3;
-  fma.rn.f32 %f2, %f2, %f1, %f3;
-  fma.rn.f32 %f1, %f1, %f2, %f3;
-  fma.rn.f32 %f2, %f2, %f1, %f3;
-  add.u32 %r2, %r2, 1;
-  setp.lt.u32 %p, %r2, %r1;
-  @%p bra LOOP;
-  setp.eq.f32 %p, %f1, 0f00000000;
-  @!%p ret;
-  st.global.f32 [%rd1], %f2;
-  ret;
-}
-)";
 
 class Client {
  public:
@@ -135,11 +66,12 @@ class Client {
   CUdeviceptr seen_ = 0;
   CUstream kept_stream_ = nullptr;
   CUgraphExec kept_graph_ = nullptr, kept_changed_ = nullptr;
+  std::unique_ptr<WideGraph> kept_wide_;
 };
 
 Client::Client() {
   CUmodule module = nullptr;
-  CU(cuModuleLoadData(&module, kPtx));
+  CU(cuModuleLoadData(&module, kShareKernels));
   CU(cuModuleGetFunction(&note_, module, "note"));
   CU(cuModuleGetFunction(&note_local_, module, "note_local"));
   CU(cuModuleGetFunction(&busy_, module, "busy"));
@@ -222,6 +154,10 @@ void Client::run_graph(bool is_changed) {
 void Client::run_kept(const std::string& kind) {
   if (kept_stream_ == nullptr) CU(cuStreamCreate(&kept_stream_, CU_STREAM_NON_BLOCKING));
   if (kind == "kept_stream") return run_in(kept_stream_);
+  if (kind == "kept_wide") {
+    if (kept_wide_ == nullptr) kept_wide_ = std::make_unique<WideGraph>(seen_);
+    return kept_wide_->run(kept_stream_, kBlocks);
+  }
   CUgraphExec& kept = kind == "kept_graph" ? kept_graph_ : kept_changed_;
   if (kept == nullptr) kept = make_graph(kind == "kept_changed", kept_stream_);
   CU(cuGraphLaunch(kept, kept_stream_)), CU(cuStreamSynchronize(kept_stream_));
@@ -248,7 +184,7 @@ void Client::run_green() {
 void Client::run(const std::string& kind) {
   if (kind == "graph" || kind == "changed") return run_graph(kind == "changed");
   if (kind == "green") return run_green();
-  if (kind == "kept_stream" || kind == "kept_graph" || kind == "kept_changed") return run_kept(kind);
+  if (kind.starts_with("kept_")) return run_kept(kind);
   if (kind == "null") return run_in(nullptr);
   if (kind == "local") return CU(note(note_local_, nullptr)), CU(cuCtxSynchronize());
   if (kind == "cooperative") return CU(launch_together(count())), CU(cuCtxSynchronize());
