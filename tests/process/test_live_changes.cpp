@@ -27,7 +27,8 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kPercentage = "--active-thread-percentage";
 constexpr const char* kLimit = "--pinned-memory-limit";
 constexpr const char* kPriority = "--client-priority";
-constexpr const char* kKinds[] = {"null", "kept_stream", "kept_graph", "kept_changed", "kept_wide", "chain", "local", "cooperative", "graph", "green"};
+constexpr const char* kKinds[] = {"null",  "kept_stream", "kept_graph",  "kept_changed", "kept_wide",
+                                  "chain", "local",       "cooperative", "graph",        "green"};
 
 std::string pid(Client& client) { return std::to_string(client.program().pid()); }
 

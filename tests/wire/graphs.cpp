@@ -188,7 +188,8 @@ TEST_CASE("a graph's node remembers the kernel with the most parameters that it 
     std::size_t held;
     std::uint32_t widest_bytes;  // 0: what it holds is the widest
   };
-  broker::GraphNode node{kernel(2)};
+  broker::GraphNode node;
+  node.work = kernel(2);
   for (const Step step : {Step{2, 0}, {1, 2'000}, {0, 2'000}, {1, 2'000}, {2, 0}, {3, 0}, {2, 3'000}, {0, 3'000}, {3, 0}}) {
     node.hold(kernel(step.held));
     CHECK(bytes_of(std::get<broker::KernelNode>(node.work)) == 1'000 * step.held);
