@@ -42,7 +42,7 @@ TEST_CASE("images without end") {
 }
 
 // An unloaded module is kept for whoever loads it next, up to --module-cache (a small module counts 64 KiB), and its image stays in the load
-// log for a while (kMaxUndoneLoads).
+// log for a while (kMaxUndoneImages).
 // A GPU's driver compiles: beside each image lies what was made of it.
 const int kModulesKept = (on_gpu() ? 2 : 1) * (256 + 16) + 8;
 TEST_CASE("modules loaded and unloaded without end") { exhaust("modules 700", {"--module-cache", "1"}, {kModulesKept, 4 << 20}); }

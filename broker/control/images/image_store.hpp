@@ -41,10 +41,9 @@ namespace mpsshim::broker::control {
 inline constexpr std::uint64_t kMaxImageBytes = 4ull << 30;
 inline constexpr std::size_t kMaxOpenImages = 64;  // of one session, not sealed yet
 inline constexpr std::uint64_t kMaxCompiledBytes = 256ull << 20;
-inline constexpr std::size_t kMaxUndoneLoads = 256;             // in the load log, more than the last strike left
-inline constexpr std::uint64_t kMaxUndoneBytes = 256ull << 20;  // of images that nothing but these keeps
-inline constexpr std::size_t kMaxNeededUndoneLoads = 4096;      // in all: seconds of loading, for who would else lose its session
-inline constexpr std::uint64_t kMaxNeededUndoneBytes = 1ull << 30;
+inline constexpr std::size_t kMaxUndoneLoads = 4096;  // in the load log: seconds of loading, for who would else lose its session
+inline constexpr std::size_t kMaxUndoneImages = 256;  // that nothing but undone loads keeps; each is a descriptor
+inline constexpr std::uint64_t kMaxUndoneBytes = 256ull << 20;
 inline constexpr std::size_t kMaxLogEntries = 1u << 16;         // what goes beyond, addresses may move for
 
 class ImageStore {
@@ -132,12 +131,8 @@ class ImageStore {
   void drop_if_unused(std::uint64_t image);
   void hold(Image& image, std::uint64_t session);
   [[nodiscard]] std::uint64_t new_id() const;
-  [[nodiscard]] std::uint64_t undone_bytes() const;
-  using LoadedCopy = std::pair<ExecutorId, std::pair<std::uint64_t, std::uint64_t>>;  // {image, copy}
-  [[nodiscard]] static LoadedCopy copy_of(const Entry& entry) { return {entry.executor, {entry.object, entry.copy}}; }
-  [[nodiscard]] std::set<LoadedCopy> undone_copies() const;
+  [[nodiscard]] Holding undone_images() const;
   void strike_undone();
-  void strike_undone_behind(const std::map<ExecutorId, std::size_t>& places);
 
   EventLoop& loop_;
   std::uint64_t total_bytes_ = 0;
@@ -160,8 +155,6 @@ class ImageStore {
   std::list<Compiled> compiled_;  // the last used one in front
   std::vector<Entry> log_;
   std::size_t undone_ = 0;  // unloads in the log
-  std::size_t needed_undone_ = 0;  // of these, what was left at the last strike
-  std::uint64_t needed_undone_bytes_ = 0;
   bool keeps_undone_ = false;
 };
 

@@ -23,7 +23,9 @@ bool ImageStore::note(const Entry& entry) {
   log_.push_back(entry);
   if (is_load) return true;
   ++undone_;
-  if (!keeps_undone_ && (undone_ > needed_undone_ + kMaxUndoneLoads || undone_bytes() > needed_undone_bytes_ + kMaxUndoneBytes)) strike_undone();
+  if (keeps_undone_) return true;
+  const Holding images = undone_images();
+  if (undone_ > kMaxUndoneLoads || images.count > kMaxUndoneImages || images.bytes > kMaxUndoneBytes) strike_undone();
   return true;
 }
 
@@ -93,56 +95,36 @@ bool ImageStore::has_log(ExecutorId executor) const {
   return std::ranges::any_of(log_, [&](const Entry& entry) { return entry.executor == executor; });
 }
 
-std::uint64_t ImageStore::undone_bytes() const {
-  std::uint64_t bytes = 0;
+ImageStore::Holding ImageStore::undone_images() const {
+  Holding holding;
   for (const auto& [id, image] : images_) {
-    if (image.sessions.empty() && image.loaded <= 0) bytes += image.size_bytes;
+    if (!image.sessions.empty() || image.loaded > 0) continue;
+    ++holding.count;
+    holding.bytes += image.size_bytes;
   }
-  return bytes;
+  return holding;
 }
 
-// Both halves of loads that were undone. What was loaded between them may come to another address when the rest is replayed: so those in front of a
-// load in which somebody has an address, or may get one with a copy that is there, stay as long as they are not too many.
+// Both halves of each load that was undone. What was loaded after them may come to another address when the rest is replayed: the driver's heap is
+// another one without them, even where both are gone.
 void ImageStore::strike_undone() {
-  std::map<ExecutorId, std::size_t> places;
-  const std::set<LoadedCopy> undone = undone_copies();
-  for (std::size_t i = 0; i < log_.size(); ++i) {
-    const Entry& entry = log_[i];
-    const bool has_addresses = (entry.flags & (kLoadHasVariables | kLoadTakesCodeAddresses)) != 0;
-    std::size_t& place = places[entry.executor];
-    if (entry.kind == LogKind::load && has_addresses && !undone.contains(copy_of(entry))) place = i;
-  }
-  strike_undone_behind(places);
-  if (undone_ > kMaxNeededUndoneLoads || undone_bytes() > kMaxNeededUndoneBytes) {
-    log_warning("{} modules, {} MiB of images, were loaded and unloaded again: their places are kept no longer. Sessions with variables in modules may "
-                "end when their executor is renewed.",
-                undone_, undone_bytes() >> 20);
-    for (auto& [executor, place] : places) place = 0;
-    strike_undone_behind(places);
-  }
-  needed_undone_ = undone_;
-  needed_undone_bytes_ = undone_bytes();
-}
-
-void ImageStore::strike_undone_behind(const std::map<ExecutorId, std::size_t>& places) {
-  std::set<LoadedCopy> gone = undone_copies();
-  for (std::size_t i = 0; i < log_.size(); ++i) {
-    if (log_[i].kind == LogKind::load && i < places.at(log_[i].executor)) gone.erase(copy_of(log_[i]));
-  }
-  std::vector<bool> stays(log_.size());
-  for (std::size_t i = 0; i < log_.size(); ++i) stays[i] = !log_[i].is_of_image() || !gone.contains(copy_of(log_[i]));
-  const std::size_t before = log_.size();
-  remove_from_log(stays);
-  if (log_.size() == before) return;
-  log_info("The load log is shortened by {} entries of modules that are unloaded again, which leaves {}.", before - log_.size(), log_.size());
-}
-
-std::set<ImageStore::LoadedCopy> ImageStore::undone_copies() const {
-  std::set<LoadedCopy> undone;
+  using Copy = std::pair<ExecutorId, std::pair<std::uint64_t, std::uint64_t>>;
+  const auto copy_of = [](const Entry& entry) { return Copy{entry.executor, {entry.object, entry.copy}}; };
+  std::set<Copy> undone;
   for (const Entry& entry : log_) {
     if (entry.kind == LogKind::unload) undone.insert(copy_of(entry));
   }
-  return undone;
+  std::vector<Entry> gone;
+  std::erase_if(log_, [&](const Entry& entry) {
+    if (!entry.is_of_image() || !undone.contains(copy_of(entry))) return false;
+    gone.push_back(entry);
+    return true;
+  });
+  log_warning("The load log is shortened by {} entries of modules that are unloaded again, which leaves {}: sessions with variables in modules may end "
+              "when their executor is renewed.",
+              gone.size(), log_.size());
+  undone_ = 0;
+  for (const Entry& entry : gone) struck(entry);
 }
 
 void ImageStore::forget_log(ExecutorId executor) {
