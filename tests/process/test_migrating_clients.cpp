@@ -127,3 +127,29 @@ TEST_CASE("managed memory that migrates counts as the device's in limits, and st
   CHECK(lenient.ask("take 40") == "ok");
   CHECK(lenient.ask("take 200") == "ok");
 }
+
+// What migrates counts as the device's memory, what stays on the host does not.
+TEST_CASE("where nothing is asked for managed memory is as with auto, but on the host in a process that sees several devices") {
+  if (on_gpu()) MPSSHIM_SKIP("others take and give back memory of a GPU meanwhile");
+  const auto taken_mib = [](const BrokerFixture& broker, const char* mode) {
+    ProgramOptions options = migrating();
+    options.environment.erase("MPSSHIM_MANAGED");
+    if (mode != nullptr) options.environment["MPSSHIM_MANAGED"] = mode;
+    Client client = start(broker, options);
+    const long before = free_mib(client);
+    require_ok(client, "take 40", broker);
+    return before - free_mib(client);
+  };
+  {
+    const BrokerFixture broker;
+    CHECK(taken_mib(broker, "device") >= 40);
+    CHECK(taken_mib(broker, "host") == 0);
+    CHECK(taken_mib(broker, nullptr) == taken_mib(broker, "auto"));
+  }
+  BrokerOptions two;
+  two.environment["MPSSHIM_CPU_DEVICES"] = "2";
+  const BrokerFixture broker(two);
+  CHECK(taken_mib(broker, nullptr) == 0);
+  CHECK(taken_mib(broker, "auto") == 0);
+  CHECK(taken_mib(broker, "device") >= 40);
+}

@@ -5,6 +5,7 @@
 //   launch         a kernel adds to all of it; not waited for
 //   check          the host compares all words
 //   alternate MS   for so long: host and kernels in turn on random pieces, what the host reads is compared: "ok ROUNDS"
+//   free           the device's free memory: "ok MIB"
 //   take MIB       that much more, whose first and last words a kernel and the host change in turn, kept: "ok" or the error
 #include <algorithm>
 #include <chrono>
@@ -34,6 +35,7 @@ class Client {
     if (command == "launch") return launch();
     if (command == "check") return check();
     if (command == "alternate") return alternate(std::chrono::milliseconds(number));
+    if (command == "free") return free();
     if (command == "take") return take(number << 20);
     throw Failure("unknown command " + line);
   }
@@ -46,6 +48,12 @@ class Client {
     CU(cuMemAllocManaged(&held_, bytes, CU_MEM_ATTACH_GLOBAL));
     for (std::size_t i = 0; i < expected_.size(); ++i) host(held_)[i] = expected_[i] = static_cast<unsigned>(i * 7 + static_cast<unsigned>(getpid()));
     return "ok";
+  }
+
+  std::string free() {
+    std::size_t bytes = 0, total = 0;
+    CU(cuMemGetInfo(&bytes, &total));
+    return "ok " + std::to_string(bytes >> 20);
   }
 
   std::string launch() {
