@@ -168,6 +168,12 @@ void ManagedExecutor::drop_next() {
   keep_standby();
 }
 
+void ManagedExecutor::renew_standby() {
+  if (settings_.standby != StandbyKind::warm || prepares_next_ || expectation_) return;
+  standby_.stop();
+  keep_standby();
+}
+
 bool ManagedExecutor::has_next() const {
   return standby_.has_come_to(is_exclusive() ? ExecutorInstance::Stage::standing_by : ExecutorInstance::Stage::ready);
 }

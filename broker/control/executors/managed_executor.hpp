@@ -56,7 +56,8 @@ class ManagedExecutor {
   void release();
   void prepare_next();  // a process gets as ready to be the next life as the GPU allows beside this one
   [[nodiscard]] bool prepares_next() const { return prepares_next_; }
-  void drop_next();  // unless there is always one
+  void drop_next();      // unless there is always one
+  void renew_standby();  // a warm one, which has been told what holds no more; not while a next life is to begin
   // The kernel log tells of a fault of it. The driver's report may take most of a second (docs/experiments/2026-11-22-who-tells-of-a-fault.md), so
   // the process of its next life is started by then; it goes again if no report follows. A trap ends this life without one.
   void expect_fault(const XidLine& line);

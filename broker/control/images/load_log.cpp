@@ -23,10 +23,13 @@ bool ImageStore::note(const Entry& entry) {
   log_.push_back(entry);
   if (is_load) return true;
   ++undone_;
-  if (keeps_undone_) return true;
-  const Holding images = undone_images();
-  if (undone_ > kMaxUndoneLoads || images.count > kMaxUndoneImages || images.bytes > kMaxUndoneBytes) strike_undone();
+  if (!keeps_undone_ && has_too_much_undone()) strike_undone();
   return true;
+}
+
+bool ImageStore::has_too_much_undone() const {
+  const Holding images = undone_images();
+  return undone_ > kMaxUndoneLoads || images.count > kMaxUndoneImages || images.bytes > kMaxUndoneBytes;
 }
 
 std::vector<bool> ImageStore::select(ExecutorId executor, const Wanted& wanted) const {

@@ -18,8 +18,14 @@ void LoadReplays::noted(ManagedExecutor& executor, const message::ModuleNote& no
     log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(),
               note.object);
   }
+  if (note.kind == LogKind::unload && images_.has_too_much_undone()) renew_standbys();
   // Later, when the load has not been the executor's end.
   if (executor.standby() != nullptr) standby_feeds_[executor.id()] = loop_.after(kFeedDelay, [this, &executor] { feed_standby(executor); });
+}
+
+// They have been told what is to leave the log.
+void LoadReplays::renew_standbys() {
+  for (const auto& [id, executor] : pool_.all()) executor->renew_standby();
 }
 
 void LoadReplays::begin(const ManagedExecutor& executor, ExecutorInstance& life) {

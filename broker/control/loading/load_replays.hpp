@@ -37,6 +37,7 @@ class LoadReplays {
   static void add_copies_of(const ClientSession& session, CopyOwners& owners);
   [[nodiscard]] CopyOwners copy_owners(const ManagedExecutor& executor) const;
   [[nodiscard]] bool comes_after_restart(const ClientSession& session, const ManagedExecutor& executor) const;
+  void renew_standbys();
   void shorten_log(const ManagedExecutor& executor);
   void reserve_fed(const ManagedExecutor& executor, ExecutorInstance& life, std::size_t fed) const;
 

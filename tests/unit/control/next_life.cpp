@@ -167,8 +167,8 @@ TEST_CASE("what was a standby is told whose a copy is by now") {
   broker.serve();
   ExecutorPeer& serving = broker.executor();
   proto::Attached first, second;
-  TestClient a = broker.attach(&first);
-  TestClient b = broker.attach(&second);
+  TestClient a = broker.attach_to(serving, &first);
+  TestClient b = broker.attach_to(serving, &second);
   const std::uint64_t image = load_copy(a, serving, "module image", 3);
   serving.send(message::ModuleNote{.object = image, .copy = 4, .kind = LogKind::load});
   keep_variables(broker.loop, serving, broker.session(first.session), image, 3);

@@ -38,15 +38,7 @@ TEST_CASE("a standby is given what is loaded, takes over at once, and a new one 
   ControlFixture broker(ControlFixture::quick_limits(), with_standby());
   broker.serve();
   ExecutorPeer& serving = broker.executor();
-  proto::Attached attached;
-  TestClient client = [&] {
-    TestClient made = broker.connect();
-    REQUIRE(made.hello().header.status == CUDA_SUCCESS);
-    made.send(proto::Attach{});
-    serving.open_session();
-    attached = made.await<proto::Attached>();
-    return made;
-  }();
+  TestClient client = broker.attach_to(serving);
   const std::uint64_t before = broker.load_image(serving, client, "loaded before");
   ExecutorPeer& standby = started_standby(broker, 2);
   standby.ready();
@@ -66,6 +58,37 @@ TEST_CASE("a standby is given what is loaded, takes over at once, and a new one 
   next.ready();
   CHECK(next.expect<message::LoadReplay>().message.object == before);
   CHECK(next.expect<message::LoadReplay>().message.object == after);
+}
+
+TEST_CASE("beside a standby, too, loads that were undone leave the log beyond a limit: the standby begins anew") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby());
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  TestClient client = broker.attach_to(serving);
+  started_standby(broker, 2).ready();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
+  const std::uint64_t image = broker.load_image(serving, client, "loaded again and again");
+  const auto length = [&] { return broker.manager.images().log().size(); };
+  const std::size_t before = length();
+  const auto undo = [&](std::size_t times) {
+    const std::size_t had = length();
+    for (std::size_t i = 1; i <= times; ++i) {
+      serving.send(message::ModuleNote{.object = image, .copy = 1000 + had + i, .kind = LogKind::load});
+      serving.send(message::ModuleNote{.object = image, .copy = 1000 + had + i, .kind = LogKind::unload});
+      if (i % 32 == 0) turn_until(broker.loop, [&] { return length() >= had + 2 * i; });
+    }
+  };
+  undo(kMaxUndoneLoads);
+  REQUIRE(turn_until(broker.loop, [&] { return length() == before + 2 * kMaxUndoneLoads; }));
+  CHECK(broker.launcher.lives.size() == 2);
+  undo(1);
+  ExecutorPeer& standby = started_standby(broker, 3);
+  undo(1);
+  REQUIRE(turn_until(broker.loop, [&] { return length() == before; }));
+  standby.ready();
+  CHECK(standby.expect<message::LoadReplay>().message.object == image);
+  turn_for(broker.loop, 20);
+  CHECK_FALSE(standby.receive());
 }
 
 TEST_CASE("a standby that is not ready yet takes over as an executor that starts") {

@@ -78,11 +78,13 @@ class ControlFixture {
     return TestClient(loop, std::move(ends[0]));
   }
   // A client with a session that is open in the current executor.
-  TestClient attach(proto::Attached* answer = nullptr) {
+  TestClient attach(proto::Attached* answer = nullptr) { return attach_to(executor(), answer); }
+  // The same where the last life is a standby's.
+  TestClient attach_to(ExecutorPeer& serving, proto::Attached* answer = nullptr) {
     TestClient client = connect();
     REQUIRE(client.hello().header.status == CUDA_SUCCESS);
     client.send(proto::Attach{});
-    executor().open_session();
+    serving.open_session();
     const auto attached = client.await<proto::Attached>();
     REQUIRE(attached.header.status == CUDA_SUCCESS);
     REQUIRE(client.fds.count == 4);
