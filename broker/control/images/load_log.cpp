@@ -123,9 +123,10 @@ void ImageStore::strike_undone() {
     gone.push_back(entry);
     return true;
   });
-  log_warning("The load log is shortened by {} entries of modules that are unloaded again, which leaves {}: sessions with variables in modules may end "
-              "when their executor is renewed.",
-              gone.size(), log_.size());
+  log_warning(
+      "The load log is shortened by {} entries of modules that are unloaded again, which leaves {}: sessions with variables in modules may end "
+      "when their executor is renewed.",
+      gone.size(), log_.size());
   undone_ = 0;
   for (const Entry& entry : gone) struck(entry);
 }
