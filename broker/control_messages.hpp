@@ -5,8 +5,8 @@
 //
 //   a life    StandingBy (of a cold one) and MakeContext, Ready; at its end Quit, or Quiesce and Quiesced, or Fault
 //   recovery  LoadReplay of the load log's entries, CopyReserve of those a standby had; then for each session LeaseRestore, VariablesRestore,
-//   EventTimesRestore, ChunkRestore,
-//             SegmentRestore, SessionOpen. What a client can name is announced (SegmentAdd, LeaseAdd, PieceAdd) before the client learns of it
+//             EventTimesRestore, ChunkRestore, SegmentRestore, SessionOpen. What a client can name is announced (SegmentAdd, LeaseAdd, PieceAdd)
+//             before the client learns of it
 //   a move    Starved, SessionPause, EventTimes, SessionPaused, VariablesCheck and VariablesChecked, SessionClose; or Stay
 #pragma once
 
