@@ -32,10 +32,6 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
     asked.opens_assertions = false;
     if ((result = compiler_.prepare_again(asked, file, prepared, compiled, log)) != CUDA_SUCCESS) return result;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    next_copy_ = std::max(next_copy_, copy + 1);
-  }
   result = load_image(driver_, prepared, *image, log);
   if (result != CUDA_SUCCESS) {
     log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
@@ -51,14 +47,11 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
 
 void ModuleStore::reserve(std::uint64_t image, std::uint64_t copy, std::uint64_t owner) {
   const std::lock_guard lock(mutex_);
-  const auto loaded = find_copy(image, copy);
-  if (loaded != cache_.end()) loaded->second.owner = loaded->second.image->has_writable_globals ? owner : 0;
-}
-
-ModuleStore::Cache::iterator ModuleStore::find_copy(std::uint64_t image, std::uint64_t copy) {
   const auto [first, last] = cache_.equal_range(image);
-  const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second.image->copy == copy; });
-  return found != last ? found : cache_.end();
+  for (auto entry = first; entry != last; ++entry) {
+    Cached& cached = entry->second;
+    if (cached.image->copy == copy) cached.owner = cached.image->has_writable_globals ? owner : 0;
+  }
 }
 
 bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
@@ -74,19 +67,24 @@ bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
   });
 }
 
+// A session that goes to another executor and comes back has that copy here twice: the one it left, and one that was loaded for it again.
 CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
                                 ImageUse& use) {
+  const char* why = "no copy of that number";
   {
     const std::lock_guard lock(mutex_);
-    const auto loaded = find_copy(image, copy);
-    if (loaded != cache_.end() && loaded->second.users == 0 && (loaded->second.owner == 0 || loaded->second.owner == session)) {
-      loaded->second.owner = 0;
-      use = use_of(loaded->second, session);
+    const auto [first, last] = cache_.equal_range(image);
+    for (auto entry = first; entry != last && !use; ++entry) {
+      Cached& cached = entry->second;
+      if (cached.image->copy != copy || cached.users != 0 || (cached.owner != 0 && cached.owner != session)) continue;
+      why = "its variables at other addresses";
+      if (!std::ranges::equal(kept, cached.image->variables, is_same_place)) continue;
+      cached.owner = 0;
+      use = use_of(cached, session);
     }
   }
-  if (!use || !std::ranges::equal(kept, (*use)->variables, is_same_place)) {
-    log_error("Session {}: image {} has {}; its client is told", session, image, use ? "its variables at other addresses" : "no copy of that number");
-    use = nullptr;
+  if (!use) {
+    log_error("Session {}: image {} has {}; its client is told", session, image, why);
     return CUDA_ERROR_MPS_SERVER_NOT_READY;
   }
   const CUresult result = restore(session, kept);
@@ -113,8 +111,9 @@ void ModuleStore::forget_owner(std::uint64_t session) {
 // At its place in the log, so that later loads find the addresses free that they found free before.
 void ModuleStore::replay_unload(std::uint64_t image, std::uint64_t copy) {
   std::lock_guard lock(mutex_);
-  const auto loaded = find_copy(image, copy);
-  if (loaded == cache_.end()) return;
+  const auto [first, last] = cache_.equal_range(image);
+  const auto loaded = std::find_if(first, last, [&](const auto& cached) { return cached.second.image->copy == copy; });
+  if (loaded == last) return;
   LoadedImage& gone = *loaded->second.image;
   total_bytes_ -= gone.cost_bytes;
   faults_.check(driver_->cuModuleUnload(std::exchange(gone.handle, nullptr)), 0, "cuModuleUnload");

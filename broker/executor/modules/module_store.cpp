@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <utility>
 
 #include <unistd.h>
@@ -19,6 +20,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Copies of this life; other lives', and other executors', may come here with their numbers.
+std::uint64_t first_copy() { return (std::uint64_t{std::random_device{}()} << 32) + 1; }
+
 constexpr unsigned kImageTimeoutMs = 300'000;  // the control process answers in any case; a user's other images may have to be read first
 
 }  // namespace
@@ -31,7 +35,8 @@ ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow
       faults_(faults),
       linker_(driver, control, faults),
       compiler_(driver, linker_, device),
-      limit_bytes_(limit_bytes) {}
+      limit_bytes_(limit_bytes),
+      next_copy_(first_copy()) {}
 
 ModuleStore::~ModuleStore() {
   for (const auto& [id, cached] : cache_) cached.image->handle = nullptr;

@@ -99,7 +99,6 @@ class ModuleStore {
   // Has the copy to be loaded tell of its assertions, where the image was opened for that.
   [[nodiscard]] bool fill_assertions(std::uint64_t image, PreparedImage& prepared, std::shared_ptr<const Assertions::Entry>& entry);
   void load_in_window(Loading& loading);
-  [[nodiscard]] Cache::iterator find_copy(std::uint64_t image, std::uint64_t copy) REQUIRES(mutex_);
   [[nodiscard]] ImageUse take(std::uint64_t image, std::uint64_t session, bool only_clean, bool& is_clean) REQUIRES(mutex_);
   [[nodiscard]] ImageUse use_of(Cached& cached, std::uint64_t session) REQUIRES(mutex_);
   [[nodiscard]] ImageUse take_or_restore(std::uint64_t session, std::uint64_t image);
@@ -122,7 +121,7 @@ class ModuleStore {
   Cache cache_ GUARDED_BY(mutex_);
   std::size_t total_bytes_ GUARDED_BY(mutex_) = 0;
   std::uint64_t uses_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t next_copy_ GUARDED_BY(mutex_) = 1;
+  std::uint64_t next_copy_ GUARDED_BY(mutex_);
   Mutex restore_mutex_;
   CUstream restore_stream_ GUARDED_BY(restore_mutex_) = nullptr;
 };

@@ -229,6 +229,14 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
     CHECK(s.store.take_kept(43, 7, 1, variables_of(0), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
     CHECK(use == nullptr);
   }
+  SECTION("there are two of its number") {
+    s.next_copy = 2;
+    s.add(7, kCounter, 43);
+    REQUIRE(s.store.take_kept(43, 7, 2, variables_of(2), use) == CUDA_SUCCESS);
+    CHECK(Store::counter(use) == 77);
+    CHECK(modules[2]->counter == 77);
+    CHECK(modules[1]->counter == 5);
+  }
   SECTION("it has come to be another's, or nobody's, since it was loaded again") {
     s.store.reserve(7, 2, 44);
     s.store.reserve(7, 1, 0);
