@@ -98,7 +98,7 @@ class ImageStore {
   [[nodiscard]] bool is_sealing() const;  // some answer is still to come
   // While somebody is being told the log entry by entry (a standby), it is not shortened.
   void keep_undone(bool keeps) { keeps_undone_ = keeps; }
-  // So many loads in the log were undone, or keep so many images, that it is shortened at the next unload, unless they are kept.
+  // So many loads in the log were undone, or keep so many images, that it is shortened at the next unload, or end of a session, unless they are kept.
   [[nodiscard]] bool has_too_much_undone() const;
   void save(StateWriter& state) const;
   void restore(StateReader& state);  // into a new store

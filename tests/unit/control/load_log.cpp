@@ -134,18 +134,27 @@ TEST_CASE("loads that were undone leave the log beyond a limit, and images that 
   const std::uint64_t kept = images.add(1, "still loaded");
   REQUIRE(images.store.note({executor, LogKind::load, kept, 1}));
   std::uint64_t copy = 2;
-  for (std::size_t i = 0; i <= kMaxUndoneImages; ++i, ++copy) {
-    const std::uint64_t image = images.add(2, "module " + std::to_string(i));
+  const auto undo = [&](std::uint64_t image) {
     REQUIRE(images.store.note({executor, LogKind::load, image, copy}));
-    REQUIRE(images.store.note({executor, LogKind::unload, image, copy}));
-  }
+    REQUIRE(images.store.note({executor, LogKind::unload, image, copy++}));
+  };
+  for (std::size_t i = 0; i < kMaxUndoneImages; ++i) undo(images.add(2, "module " + std::to_string(i)));
   images.store.release_session(2);
-  CHECK(images.store.count() == 2 + kMaxUndoneImages);
-  CHECK(images.store.log().size() == 1 + 2 * (kMaxUndoneImages + 1));
-  const std::uint64_t last = images.add(1, "one more");
-  REQUIRE(images.store.note({executor, LogKind::load, last, copy}));
-  REQUIRE(images.store.note({executor, LogKind::unload, last, copy}));
-  CHECK(images.store.count() == 2);  // both are session 1's
+  CHECK(images.store.count() == 1 + kMaxUndoneImages);
+  CHECK(images.store.log().size() == 1 + 2 * kMaxUndoneImages);
+  SECTION("as soon as the last session that holds one has ended") {
+    undo(images.add(3, "one more"));
+    CHECK(images.store.log().size() == 3 + 2 * kMaxUndoneImages);
+    images.store.release_session(3);
+  }
+  SECTION("as soon as it is undone, where nobody holds it") {
+    const std::uint64_t last = images.add(3, "one more");
+    REQUIRE(images.store.note({executor, LogKind::load, last, copy}));
+    images.store.release_session(3);
+    CHECK(images.store.log().size() == 2 + 2 * kMaxUndoneImages);
+    REQUIRE(images.store.note({executor, LogKind::unload, last, copy}));
+  }
+  CHECK(images.store.count() == 1);
   REQUIRE(images.store.log().size() == 1);
   CHECK(images.store.log().front().object == kept);
   images.store.release_session(1);
