@@ -256,7 +256,7 @@ void ImageStore::release_session(std::uint64_t session) {
     entry = next;
   }
   holdings_.erase(session);
-  if (!keeps_undone_ && has_too_much_undone()) strike_undone();
+  strike_undone();
 }
 
 void ImageStore::drop_if_unused(std::uint64_t image) {

@@ -43,8 +43,8 @@ inline constexpr std::size_t kMaxOpenImages = 64;  // of one session, not sealed
 inline constexpr std::uint64_t kMaxCompiledBytes = 256ull << 20;
 inline constexpr std::size_t kMaxUndoneLoads = 4096;  // in the load log: seconds of loading, for who would else lose its session
 inline constexpr std::size_t kMaxUndoneImages = 256;  // that nothing but undone loads keeps; each is a descriptor
-inline constexpr std::uint64_t kMaxUndoneBytes = 256ull << 20;
-inline constexpr std::size_t kMaxLogEntries = 1u << 16;         // what goes beyond, addresses may move for
+inline constexpr std::uint64_t kMaxUndoneBytes = 256ull << 20;  // of those images
+inline constexpr std::size_t kMaxLogEntries = 1u << 16;     // what goes beyond, addresses may move for
 
 class ImageStore {
  public:
@@ -134,7 +134,7 @@ class ImageStore {
   void hold(Image& image, std::uint64_t session);
   [[nodiscard]] std::uint64_t new_id() const;
   [[nodiscard]] Holding undone_images() const;
-  void strike_undone();
+  void strike_undone();  // where there are too many
 
   EventLoop& loop_;
   std::uint64_t total_bytes_ = 0;

@@ -23,7 +23,7 @@ bool ImageStore::note(const Entry& entry) {
   log_.push_back(entry);
   if (is_load) return true;
   ++undone_;
-  if (!keeps_undone_ && has_too_much_undone()) strike_undone();
+  strike_undone();
   return true;
 }
 
@@ -111,6 +111,7 @@ ImageStore::Holding ImageStore::undone_images() const {
 // Both halves of each load that was undone. What was loaded after them may come to another address when the rest is replayed: the driver's heap is
 // another one without them, even where both are gone.
 void ImageStore::strike_undone() {
+  if (keeps_undone_ || !has_too_much_undone()) return;
   using Copy = std::pair<ExecutorId, std::pair<std::uint64_t, std::uint64_t>>;
   const auto copy_of = [](const Entry& entry) { return Copy{entry.executor, {entry.object, entry.copy}}; };
   std::set<Copy> undone;

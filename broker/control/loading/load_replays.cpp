@@ -29,20 +29,17 @@ void LoadReplays::renew_standbys() {
 }
 
 void LoadReplays::begin(const ManagedExecutor& executor, ExecutorInstance& life) {
-  const std::size_t fed = life.loads_given;
-  if (fed == 0) shorten_log(executor);
-  reserve_fed(executor, life, fed);
+  if (life.loads_given == 0) shorten_log(executor);
+  reserve_fed(executor, life);
   replay(executor, life);
 }
 
 // Whose a copy is was not known yet when a standby was fed, or has changed since.
-void LoadReplays::reserve_fed(const ManagedExecutor& executor, ExecutorInstance& life, std::size_t fed) const {
-  if (fed == 0) return;
+void LoadReplays::reserve_fed(const ManagedExecutor& executor, ExecutorInstance& life) const {
   const CopyOwners owners = copy_owners(executor);
   std::size_t number = 0;
   for (const ImageStore::Entry& entry : images_.log()) {
-    if (entry.executor != executor.id() || ++number > fed) continue;
-    if (entry.kind != LogKind::load) continue;
+    if (entry.executor != executor.id() || ++number > life.loads_given || entry.kind != LogKind::load) continue;
     const auto owner = owners.find({entry.object, entry.copy});
     life.send(message::CopyReserve{.session = owner != owners.end() ? owner->second : 0, .image = entry.object, .copy = entry.copy});
   }

@@ -39,7 +39,7 @@ class LoadReplays {
   [[nodiscard]] bool comes_after_restart(const ClientSession& session, const ManagedExecutor& executor) const;
   void renew_standbys();
   void shorten_log(const ManagedExecutor& executor);
-  void reserve_fed(const ManagedExecutor& executor, ExecutorInstance& life, std::size_t fed) const;
+  void reserve_fed(const ManagedExecutor& executor, ExecutorInstance& life) const;
 
   EventLoop& loop_;
   const SessionLimits& limits_;
