@@ -41,10 +41,10 @@ namespace mpsshim::broker::control {
 inline constexpr std::uint64_t kMaxImageBytes = 4ull << 30;
 inline constexpr std::size_t kMaxOpenImages = 64;  // of one session, not sealed yet
 inline constexpr std::uint64_t kMaxCompiledBytes = 256ull << 20;
-inline constexpr std::size_t kMaxUndoneLoads = 4096;  // in the load log: seconds of loading, for who would else lose its session
-inline constexpr std::size_t kMaxUndoneImages = 256;  // that nothing but undone loads keeps; each is a descriptor
+inline constexpr std::size_t kMaxUndoneLoads = 4096;            // in the load log: seconds of loading, for who would else lose its session
+inline constexpr std::size_t kMaxUndoneImages = 256;            // that nothing but undone loads keeps; each is a descriptor
 inline constexpr std::uint64_t kMaxUndoneBytes = 256ull << 20;  // of those images
-inline constexpr std::size_t kMaxLogEntries = 1u << 16;     // what goes beyond, addresses may move for
+inline constexpr std::size_t kMaxLogEntries = 1u << 16;         // what goes beyond, addresses may move for
 
 class ImageStore {
  public:
