@@ -4,6 +4,7 @@
 // Runs a test program as the client of a private broker and ends with its exit status: CTest's way to run the conformance bodies forwarded.
 // MPSSHIM_CPU_… are settings of the broker's driver, the others of the program.
 // A request to list the cases needs no broker and gets none.
+#include <glob.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -24,6 +25,15 @@ namespace {
 constexpr auto kLimit = std::chrono::seconds(100);  // below CTest's own, so that the broker's log is seen
 
 using Environment = std::map<std::string, std::string>;
+
+// By the device nodes, since each case is a process and a broker takes a GPU seconds to begin with.
+bool has_one_gpu() {
+  glob_t nodes{};
+  const bool is_found = ::glob("/dev/nvidia[0-9]*", 0, nullptr, &nodes) == 0;
+  const std::size_t count = nodes.gl_pathc;
+  if (is_found) ::globfree(&nodes);
+  return is_found && count == 1;
+}
 
 int run(const std::string& program, const std::vector<std::string>& arguments, const Environment& environment) {
   BrokerOptions of_broker;
@@ -61,6 +71,10 @@ int main(int argc, char** argv) try {
       std::perror(argv[1]);
       return 127;
     }
+  }
+  if (environment.contains("MPSSHIM_TEST_OTHER_DEVICE") && on_gpu() && has_one_gpu()) {
+    std::puts("mpsshim-skip: the machine has one GPU");
+    return 0;
   }
   return run(argv[1], arguments, environment);
 } catch (const std::exception& error) {

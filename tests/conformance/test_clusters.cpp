@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "graph_calls.hpp"
-#include "loaded_image.hpp"
+#include "shared_word.hpp"
 
 using namespace mpsshim::test;
 
