@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels with parameters of many sizes, and without any, one behind the other: each says whether it found its own.
+// Kernels with parameters of many sizes, and without any, one behind the other, also in nodes of a graph: each says whether it found its own.
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
@@ -7,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "loaded_image.hpp"
+#include "graph_calls.hpp"
+#include "shared_word.hpp"
 
 using namespace mpsshim::test;
 
@@ -67,13 +69,20 @@ class Launcher {
       ++runs_expected_;
       return;
     }
-    std::vector<unsigned> words(kSizes[kind] / sizeof(unsigned), kind);
-    const CUdeviceptr address = cell_.address();
-    std::memcpy(words.data(), &address, sizeof address);
-    words[2] = ++salt_;
+    std::vector<unsigned> words = next(kind);
     void* arguments[] = {words.data()};
     OK(CU(cuLaunchKernel)(with_[kind], 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
-    expected_ = expected_ * 3 + salt_;
+  }
+  // Behind the node that was added before.
+  void add(CUgraph graph, CUgraphNode& last, unsigned kind) {
+    std::vector<unsigned> words = next(kind);
+    void* arguments[] = {words.data()};
+    CUDA_KERNEL_NODE_PARAMS params{};
+    params.func = with_[kind];
+    params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+    params.kernelParams = arguments;
+    const CUgraphNode before = last;
+    OK(CU(cuGraphAddKernelNode)(&last, graph, &before, before != nullptr ? 1 : 0, &params));
   }
   void check(CUstream stream) const {
     OK(CU(cuStreamSynchronize)(stream));
@@ -84,6 +93,16 @@ class Launcher {
   }
 
  private:
+  // Parameters of a launch that comes now.
+  std::vector<unsigned> next(unsigned kind) {
+    std::vector<unsigned> words(kSizes[kind] / sizeof(unsigned), kind);
+    const CUdeviceptr address = cell_.address();
+    std::memcpy(words.data(), &address, sizeof address);
+    words[2] = ++salt_;
+    expected_ = expected_ * 3 + salt_;
+    return words;
+  }
+
   LoadedImage image_;
   DeviceArray<unsigned> cell_{1};
   CUfunction without_;
@@ -136,4 +155,32 @@ TEST_CASE("bursts of kernels without parameters may be followed by bursts of ker
   const DeviceContext context;
   Random random(13);
   try_streams(8, random, [&](unsigned burst) { return burst % 2 == 0 ? kKinds : random.below(kKinds); });
+}
+
+TEST_CASE("nodes of a graph that is updated find the parameters of the kernels that they come to have", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  Launcher launcher;
+  Random random(14);
+  const std::array<CUstream, 2> streams = {new_stream(), new_stream()};
+  CUgraphExec exec = nullptr;
+  for (unsigned round = 0; round < 60; ++round) {
+    const CUgraph graph = new_graph();
+    // Wider and wider ones, narrow ones, all of them.
+    const unsigned end = round % 20 < 8 ? 1 + round % 20 : kKinds;
+    CUgraphNode last = nullptr;
+    for (unsigned node = 0; node < 12; ++node) launcher.add(graph, last, random.below(end));
+    CUgraphExecUpdateResultInfo result{};
+    if (exec == nullptr) {
+      exec = instantiated(graph);
+    } else {
+      OK(CU(cuGraphExecUpdate)(exec, graph, &result));
+    }
+    OK(CU(cuGraphDestroy)(graph));
+    OK(CU(cuGraphLaunch)(exec, streams[round % 2]));  // behind its launch before
+    if (random.below(4) == 0) launcher.check(streams[round % 2]);
+  }
+  launcher.check(streams[1]);
+  OK(CU(cuGraphExecDestroy)(exec));
+  for (const CUstream stream : streams) OK(CU(cuStreamDestroy)(stream));
 }

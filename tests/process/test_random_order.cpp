@@ -126,6 +126,14 @@ TEST_CASE("a driver whose nodes must not grow is wrong where one does, and only 
   CHECK(small.errors.find(kWrong) != std::string::npos);
 }
 
+// It does nowhere but in nodes of the client's own: the driver's have room for so many bytes.
+TEST_CASE("a client's node that would have to grow far does not, where the client's graph is the broker's") {
+  const BrokerFixture broker(on_faulty_driver("grown_nodes"));
+  const Outcome outcome = broker.run("random_order", with({"--node-bytes", "1036"}), limit());
+  require_right(outcome, broker.log());
+  CHECK(broker.log().find(kGrown) == std::string::npos);
+}
+
 TEST_CASE("no node of the executor's grows, whatever its launches' parameters") {
   BrokerOptions options = on_faulty_driver("grown_nodes");
   // Also where sessions change contexts, each of which has graphs of its own, and graphs are few and made while others run.

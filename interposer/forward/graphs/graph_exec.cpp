@@ -2,7 +2,6 @@
 #include "interposer/forward/graphs/graph_exec.hpp"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "interposer/forward/graphs/capture.hpp"
@@ -18,12 +17,6 @@ namespace {
 template <typename Work>
 bool does(const WorkRef& work) {
   return std::holds_alternative<Work>(*work);
-}
-
-template <typename Work>
-constexpr bool is_nothing_to_the_executor(const Work&) {
-  return std::is_same_v<Work, EmptyWork> || std::is_same_v<Work, EventWaitWork> || std::is_same_v<Work, AllocationWork> ||
-         std::is_same_v<Work, FreeWork>;
 }
 
 }  // namespace
@@ -84,81 +77,6 @@ CUresult GraphExec::check_conditions(Failure& failure) const {
   return CUDA_SUCCESS;
 }
 
-GraphExec::Stage& GraphExec::stage(std::uint32_t number) {
-  while (stages_.size() <= number) stages_.emplace_back();
-  return stages_[number];
-}
-
-// Of a stage the executor's part is done first, then the host's.
-void GraphExec::place(std::uint32_t index) {
-  Entry& entry = nodes_[index];
-  std::uint32_t part_stage = 0, host_stage = 0;
-  for (const std::uint32_t number : entry.before) {
-    const Entry& before = nodes_[number];
-    // What is done last of it: a copy to pageable memory ends here, one from there ends in the executor.
-    const bool ends_here = before.host_stage != kNone && (before.part_stage == kNone || before.host_stage >= before.part_stage);
-    part_stage = std::max(part_stage, ends_here ? before.host_stage + 1 : before.part_stage);
-    host_stage = std::max(host_stage, ends_here ? before.host_stage : before.part_stage);
-  }
-  const auto* copy = std::get_if<CopyWork>(entry.work.get());
-  const bool is_upload = copy != nullptr && is_staged(*copy) && copy->is_from_pageable();
-  const bool is_download = copy != nullptr && is_staged(*copy) && copy->is_to_pageable();
-  const bool is_here = does<HostWork>(entry.work) || does<MemoryOperationsWork>(entry.work) || (copy != nullptr && is_on_host(*copy));
-  if (is_download) host_stage = part_stage;
-  if (is_upload) part_stage = host_stage + 1;
-  if (is_here || is_upload || is_download) {
-    entry.host_stage = host_stage;
-    stage(host_stage).host_nodes.push_back(index);
-  }
-  if (!is_here) {
-    entry.part_stage = part_stage;
-    stage(part_stage).part_nodes.push_back(index);
-  }
-}
-
-WorkRef GraphExec::part_work(const Entry& entry, const WorkRef& work) {
-  return entry.staging != nullptr ? staged_copy(std::get<CopyWork>(*work), *entry.staging) : work;
-}
-
-// Stages follow each other in the stream, so only what is of one stage has to be named.
-CUresult GraphExec::instantiate_parts(Failure& failure) {
-  for (std::uint32_t number = 0; number < stages_.size(); ++number) {
-    Stage& stage = stages_[number];
-    const auto is_nothing = [&](std::uint32_t index) {
-      return std::visit([](const auto& work) { return is_nothing_to_the_executor(work); }, *nodes_[index].work);
-    };
-    if (stages_.size() > 1 && std::all_of(stage.part_nodes.begin(), stage.part_nodes.end(), is_nothing)) continue;
-    stage.part = std::make_unique<ExecPart>();
-    for (const std::uint32_t index : stage.part_nodes) {
-      Entry& entry = nodes_[index];
-      if (const CUresult error = make_staging(entry, *entry.work); error != CUDA_SUCCESS) return error;
-      std::vector<std::uint32_t> before;
-      for (const std::uint32_t other : entry.before) {
-        if (nodes_[other].part_stage == number) before.push_back(nodes_[other].part_node);
-      }
-      entry.part_node = stage.part->add(*part_work(entry, entry.work), before);
-    }
-    std::uint32_t failed = 0;
-    if (const CUresult error = stage.part->instantiate(flags_, failed); error != CUDA_SUCCESS) {
-      if (failed < stage.part_nodes.size()) failure.node = nodes_[stage.part_nodes[failed]].source;
-      return error;
-    }
-  }
-  return CUDA_SUCCESS;
-}
-
-// Room for the copy, new if what is there is too small.
-CUresult GraphExec::make_staging(Entry& entry, const NodeWork& work) {
-  const auto* copy = std::get_if<CopyWork>(&work);
-  if (copy == nullptr || !is_staged(*copy)) return CUDA_SUCCESS;
-  const std::size_t bytes = copy->copy.width_bytes * copy->copy.height * copy->copy.depth;
-  if (entry.staging != nullptr && entry.staging->size_bytes() >= bytes) return CUDA_SUCCESS;
-  auto staging = std::make_shared<GraphStaging>();
-  if (const CUresult error = staging->allocate(bytes); error != CUDA_SUCCESS) return error;
-  entry.staging = std::move(staging);
-  return CUDA_SUCCESS;
-}
-
 CUresult GraphExec::instantiate(std::unique_ptr<GraphExec> prepared, GraphExec*& exec, Failure& failure) {
   GraphStaging::reap();
   GraphExec* const made = prepared.get();
@@ -197,6 +115,8 @@ CUresult GraphExec::launch(Stream& stream) {
   const bool frees_first = (flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   if (const CUresult error = GraphMemory::instance().begin_launch(memory_, frees_first, stream); error != CUDA_SUCCESS) return error;
   if (const CUresult error = wait_for_events(stream); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = renew_outgrown(); error != CUDA_SUCCESS) return error;
+  last_stream_ = stream.id;
   if (last_launch_ != nullptr) {
     if (const CUresult error = Events::instance().wait_on_stream(*last_launch_, stream, 0); error != CUDA_SUCCESS) return error;
   }
@@ -264,10 +184,7 @@ CUresult GraphExec::apply(Entry& entry, const WorkRef& work) {
   if (entry.work == work || are_same(*entry.work, *work)) return CUDA_SUCCESS;
   if (const CUresult error = make_staging(entry, *work); error != CUDA_SUCCESS) return error;
   const bool is_the_executors = entry.part_stage != kNone && stages_[entry.part_stage].part != nullptr && !does<EventWaitWork>(work);
-  if (is_the_executors) {
-    const CUresult error = stages_[entry.part_stage].part->change(entry.part_node, *part_work(entry, work), entry.is_enabled);
-    if (error != CUDA_SUCCESS) return error;
-  }
+  if (is_the_executors) return change(entry, work, entry.is_enabled);
   entry.work = work;
   return CUDA_SUCCESS;
 }
@@ -285,10 +202,7 @@ CUresult GraphExec::set_enabled(proto::GraphNodeId node, bool is_enabled) {
   if (entry == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!does<KernelWork>(entry->work) && !does<CopyWork>(entry->work) && !does<FillWork>(entry->work)) return CUDA_ERROR_INVALID_VALUE;
   if (entry->is_enabled == is_enabled) return CUDA_SUCCESS;
-  if (entry->part_stage != kNone) {
-    const CUresult error = stages_[entry->part_stage].part->change(entry->part_node, *part_work(*entry, entry->work), is_enabled);
-    if (error != CUDA_SUCCESS) return error;
-  }
+  if (entry->part_stage != kNone) return change(*entry, entry->work, is_enabled);
   entry->is_enabled = is_enabled;
   return CUDA_SUCCESS;
 }

@@ -76,21 +76,30 @@ class GraphExec {
     std::uint32_t part_node = kNone;
     std::uint32_t host_stage = kNone;
     std::shared_ptr<GraphStaging> staging;
+    std::size_t room_bytes = 0;  // for a kernel's parameters, in the executor's node
+    bool is_behind = false;      // the executor has not been told yet what it does
   };
   struct Stage {
     std::unique_ptr<ExecPart> part;         // null: the executor has nothing to do
     std::vector<std::uint32_t> part_nodes;  // nodes of the graph, by their number in the part
     std::vector<std::uint32_t> host_nodes;  // done here afterwards, in this order
+    bool is_outgrown = false;               // a node's kernel has more parameters than there is room for: the part is made anew at the next launch
   };
 
   void place(std::uint32_t index);
   [[nodiscard]] CUresult check_conditions(Failure& failure) const;
   [[nodiscard]] Stage& stage(std::uint32_t number);
   [[nodiscard]] CUresult instantiate_parts(Failure& failure);
+  void describe(std::uint32_t number, ExecPart& part);
+  void note_room(const Stage& stage);
+  [[nodiscard]] CUresult renew_outgrown();
+  [[nodiscard]] CUresult renew(std::uint32_t number);
+  [[nodiscard]] CUresult follow_last_launch();
   [[nodiscard]] CUresult make_staging(Entry& entry, const NodeWork& work);
   [[nodiscard]] static WorkRef part_work(const Entry& entry, const WorkRef& work);
   [[nodiscard]] Entry* find(proto::GraphNodeId node);
   [[nodiscard]] CUresult apply(Entry& entry, const WorkRef& work);
+  [[nodiscard]] CUresult change(Entry& entry, const WorkRef& work, bool is_enabled);
   [[nodiscard]] CUresult wait_for_events(Stream& stream);
   [[nodiscard]] CUresult launch_stages(Stream& stream);
   [[nodiscard]] CUresult launch_host_nodes(const Stage& stage, Stream& stream);
@@ -108,6 +117,7 @@ class GraphExec {
   std::vector<std::uint32_t> event_records_;
   std::vector<std::uint32_t> event_waits_;
   Event* last_launch_ = nullptr;  // where a launch is several operations of its stream: launches of one graph follow each other
+  proto::StreamId last_stream_{};
   UserObjects::References user_objects_;
 };
 
