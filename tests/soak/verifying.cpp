@@ -110,6 +110,7 @@ test::Program VerifyingSoak::start_client(std::vector<std::string> arguments) {
   if (test::on_gpu() && random_.one_in(4)) add({"--cublas", MPSSHIM_SOAK_CUBLAS});
 #endif
   ++clients_;
+  if (options_.is_native) add({"--narrow-nodes"});
   if (options_.is_native) return test::Program(test::built_program("soak_verify"), client);
   if (regime_.staging_kib != 0) client.environment["MPSSHIM_STAGING_KIB"] = std::to_string(regime_.staging_kib);
   return broker_->start("soak_verify", client);

@@ -2,7 +2,9 @@
 // Graphs: added node by node or captured, launched again and again, with other parameters from one launch to the next, other work in between.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "exercise.hpp"
@@ -41,18 +43,11 @@ class SteppingGraph {
 
  private:
   static constexpr std::size_t kMostNodes = 24;
-  struct NodeArguments {
-    CUdeviceptr to, from;
-    unsigned count, stride;
-    Word salt;
-    unsigned ticks;
-    std::array<void*, 6> addresses() { return {&to, &from, &count, &stride, &salt, &ticks}; }
-  };
   void add_nodes();
   void capture();
   void change();
-  [[nodiscard]] CUDA_KERNEL_NODE_PARAMS parameters(const Step& step, std::array<void*, 6>& addresses) const;
-  [[nodiscard]] NodeArguments arguments(std::size_t number) const;
+  [[nodiscard]] Step choose(unsigned most_ticks) const;
+  void with_parameters(std::size_t number, const std::function<void(const CUDA_KERNEL_NODE_PARAMS&)>& use) const;
 
   Tools tools_;
   DeviceMemory first_, second_, third_;
@@ -65,20 +60,27 @@ class SteppingGraph {
   Word join_salt_ = 0;
 };
 
-SteppingGraph::NodeArguments SteppingGraph::arguments(std::size_t number) const {
-  const Step& step = steps_[number];
-  const bool forth = number % 2 == 0;
-  return {forth ? second_.address() : first_.address(), forth ? first_.address() : second_.address(), count_, step.stride, step.salt, step.ticks};
+// Kernels with 40 bytes of parameters and, where nodes may grow, with up to nearly 4 KiB.
+Step SteppingGraph::choose(unsigned most_ticks) const {
+  constexpr std::array kWide = {StepKind::few, StepKind::many, StepKind::more, StepKind::much, StepKind::most};
+  Random& random = tools_.work.random;
+  const bool is_wide = !tools_.work.process.options.has_narrow_nodes && random.one_in(3);
+  return tools_.work.process.kernels.choose(is_wide ? kWide[random.below(kWide.size())] : StepKind::brief, count_, random, most_ticks);
 }
 
-CUDA_KERNEL_NODE_PARAMS SteppingGraph::parameters(const Step& step, std::array<void*, 6>& addresses) const {
-  CUDA_KERNEL_NODE_PARAMS node{};
-  node.func = tools_.work.process.kernels.function(StepKind::brief);
-  node.gridDimX = step.grid;
-  node.blockDimX = step.block;
-  node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
-  node.kernelParams = addresses.data();
-  return node;
+void SteppingGraph::with_parameters(std::size_t number, const std::function<void(const CUDA_KERNEL_NODE_PARAMS&)>& use) const {
+  const Step& step = steps_[number];
+  ChainMemory memory{first_.address(), second_.address(), 0, 0, count_};
+  if (number % 2 != 0) std::swap(memory.from, memory.to);
+  with_node_arguments(step, memory, [&](void** arguments) {
+    CUDA_KERNEL_NODE_PARAMS node{};
+    node.func = tools_.work.process.kernels.function(step.kind);
+    node.gridDimX = step.grid;
+    node.blockDimX = step.block;
+    node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
+    node.kernelParams = arguments;
+    use(node);
+  });
 }
 
 // Steps to and fro, an even number of them.
@@ -86,12 +88,10 @@ void SteppingGraph::add_nodes() {
   Random& random = tools_.work.random;
   CU(cuGraphCreate(&graph_, 0));
   for (std::size_t number = 0, count = 2 * (1 + random.below(kMostNodes / 2)); number < count; ++number) {
-    steps_.push_back(tools_.work.process.kernels.choose(StepKind::brief, count_, random, 0));
-    NodeArguments values = arguments(number);
-    auto addresses = values.addresses();
-    const CUDA_KERNEL_NODE_PARAMS node = parameters(steps_.back(), addresses);
+    steps_.push_back(choose(0));
     nodes_.emplace_back();
-    CU(cuGraphAddKernelNode(&nodes_.back(), graph_, number == 0 ? nullptr : &nodes_[number - 1], number == 0 ? 0 : 1, &node));
+    const CUgraphNode* const before = number == 0 ? nullptr : &nodes_[number - 1];
+    with_parameters(number, [&](const auto& node) { CU(cuGraphAddKernelNode(&nodes_.back(), graph_, before, number == 0 ? 0 : 1, &node)); });
   }
 }
 
@@ -138,12 +138,10 @@ void SteppingGraph::change() {
   Workplace& work = tools_.work;
   for (std::size_t number = 0; number < nodes_.size(); ++number) {
     if (!work.random.one_in(3)) continue;
-    steps_[number] = work.process.kernels.choose(StepKind::brief, count_, work.random, work.random.one_in(4) ? work.sizes().ticks : 0);
-    NodeArguments values = arguments(number);
-    auto addresses = values.addresses();
-    const CUDA_KERNEL_NODE_PARAMS node = parameters(steps_[number], addresses);
-    work.history.note("cuGraphExecKernelNodeSetParams", {{"node", number}, {"salt", steps_[number].salt}});
-    CU(cuGraphExecKernelNodeSetParams(exec_, nodes_[number], &node));
+    steps_[number] = choose(work.random.one_in(4) ? work.sizes().ticks : 0);
+    work.history.note("cuGraphExecKernelNodeSetParams",
+                      {{"node", number}, {"kind", static_cast<std::uint64_t>(steps_[number].kind)}, {"salt", steps_[number].salt}});
+    with_parameters(number, [&](const auto& node) { CU(cuGraphExecKernelNodeSetParams(exec_, nodes_[number], &node)); });
   }
 }
 

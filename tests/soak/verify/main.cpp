@@ -5,6 +5,7 @@
 //   --only LIST      exercises, by commas             --without LIST all but these
 //   --small          sizes for a driver that interprets kernels
 //   --cublas FILE    multiplies matrices, too         --tally FILE   counts there (tally.hpp)
+//   --narrow-nodes   nodes of graphs do not come to have many more parameters: NVIDIA's driver then gives them those of others
 //   --leave          ends without giving anything back, with work under way
 // Exit status 1, and on standard error what was wrong, where, and the last operations of that thread.
 #include <execinfo.h>
@@ -40,6 +41,10 @@ ProcessOptions parse(int count, char** arguments) {
     const std::string name = arguments[i];
     if (name == "--leave") {
       options.leaves_at_once = true;
+      continue;
+    }
+    if (name == "--narrow-nodes") {
+      options.has_narrow_nodes = true;
       continue;
     }
     if (name == "--small") {

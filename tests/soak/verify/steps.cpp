@@ -2,6 +2,7 @@
 #include "steps.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "tests/process/programs/driver.hpp"
 
@@ -37,6 +38,19 @@ constexpr std::array<Row, kStepKinds> kRows = {{
 }};
 
 const Row& row_of(StepKind kind) { return kRows[static_cast<std::size_t>(kind)]; }
+
+template <unsigned kSalts>
+void with_wide_arguments(const Step& step, const ChainMemory& memory, const std::function<void(void**)>& use) {
+  WideArguments<kSalts> arguments{};
+  static_assert(sizeof arguments.out == sizeof memory.to);
+  arguments.out = reinterpret_cast<Word*>(memory.to);
+  arguments.in = reinterpret_cast<const Word*>(memory.from);
+  arguments.count = memory.count;
+  arguments.stride = step.stride;
+  for (unsigned j = 0; j < kSalts; ++j) arguments.salts[j] = pattern(step.salt, j);
+  void* addresses[] = {&arguments};
+  use(addresses);
+}
 
 template <unsigned kSalts>
 void apply_wide(const Step& step, std::span<const Word> in, std::span<Word> out) {
@@ -196,17 +210,21 @@ Step StepKernels::choose(StepKind kind, unsigned count, Random& random, unsigned
   return step;
 }
 
-template <unsigned kSalts>
-void StepKernels::launch_wide(const Step& step, const ChainMemory& memory, CUstream stream) const {
-  WideArguments<kSalts> arguments{};
-  static_assert(sizeof arguments.out == sizeof memory.to);
-  arguments.out = reinterpret_cast<Word*>(memory.to);
-  arguments.in = reinterpret_cast<const Word*>(memory.from);
-  arguments.count = memory.count;
-  arguments.stride = step.stride;
-  for (unsigned j = 0; j < kSalts; ++j) arguments.salts[j] = pattern(step.salt, j);
-  void* addresses[] = {&arguments};
-  launch_kernel(step, 0, stream, addresses);
+void with_node_arguments(const Step& step, const ChainMemory& memory, const std::function<void(void**)>& use) {
+  ChainMemory m = memory;
+  Step s = step;
+  switch (step.kind) {
+    case StepKind::brief: {
+      void* arguments[] = {&m.to, &m.from, &m.count, &s.stride, &s.salt, &s.ticks};
+      return use(arguments);
+    }
+    case StepKind::few: return with_wide_arguments<kFewSalts>(step, memory, use);
+    case StepKind::many: return with_wide_arguments<kManySalts>(step, memory, use);
+    case StepKind::more: return with_wide_arguments<kMoreSalts>(step, memory, use);
+    case StepKind::much: return with_wide_arguments<kMuchSalts>(step, memory, use);
+    case StepKind::most: return with_wide_arguments<kMostSalts>(step, memory, use);
+    default: throw std::logic_error("no step of nodes");
+  }
 }
 
 void StepKernels::launch_kernel(const Step& step, unsigned shared_bytes, CUstream stream, void** arguments) const {
@@ -252,16 +270,12 @@ unsigned StepKernels::launch(const Step& step, const ChainMemory& memory, CUstre
   Step s = step;
   unsigned tells_early = step.tells_early ? 1 : 0;
   switch (step.kind) {
-    case StepKind::brief: {
-      void* arguments[] = {&m.to, &m.from, &m.count, &s.stride, &s.salt, &s.ticks};
-      launch_kernel(step, 0, stream, arguments);
-      return 1;
-    }
-    case StepKind::few: launch_wide<kFewSalts>(step, memory, stream); return 1;
-    case StepKind::many: launch_wide<kManySalts>(step, memory, stream); return 1;
-    case StepKind::more: launch_wide<kMoreSalts>(step, memory, stream); return 1;
-    case StepKind::much: launch_wide<kMuchSalts>(step, memory, stream); return 1;
-    case StepKind::most: launch_wide<kMostSalts>(step, memory, stream); return 1;
+    case StepKind::brief:
+    case StepKind::few:
+    case StepKind::many:
+    case StepKind::more:
+    case StepKind::much:
+    case StepKind::most: with_node_arguments(step, memory, [&](void** arguments) { launch_kernel(step, 0, stream, arguments); }); return 1;
     case StepKind::dynamic: {
       const auto bytes = static_cast<unsigned>(step.words * sizeof(Word));
       void* arguments[] = {&m.to, &m.from, &m.count, &s.salt, &s.words};

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,6 +65,9 @@ struct ChainMemory {
   unsigned count = 0;       // words
 };
 
+// kernelParams of a step from brief to most, which nodes of graphs may be as well. They are there as long as `use` runs.
+void with_node_arguments(const Step& step, const ChainMemory& memory, const std::function<void(void**)>& use);
+
 // The functions, and what the device allows. Of a process; used by all its threads.
 class StepKernels {
  public:
@@ -82,8 +86,6 @@ class StepKernels {
 
  private:
   void launch_kernel(const Step& step, unsigned shared_bytes, CUstream stream, void** arguments) const;
-  template <unsigned kSalts>
-  void launch_wide(const Step& step, const ChainMemory& memory, CUstream stream) const;
 
   CUmodule module_ = nullptr;
   CUmodule module_90_ = nullptr;

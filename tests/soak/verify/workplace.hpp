@@ -42,6 +42,7 @@ struct ProcessOptions {
   std::string tally;            // file; empty: none
   std::string cublas;           // path of the library; empty: no gemms
   bool leaves_at_once = false;  // without giving anything back
+  bool has_narrow_nodes = false;  // kernels in nodes of graphs have few parameters
 };
 
 struct Process {
