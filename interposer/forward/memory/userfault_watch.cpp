@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Touches noticed by userfaultfd (touch_watch.hpp): closed pages are in the file and in nobody's page table, so a touch is a minor fault. Closing
-// takes them out of the table (MADV_DONTNEED leaves a shared file's pages where they are), opening puts them in again.
+// takes them out of the table (MADV_DONTNEED leaves a shared file's pages where they are; many pages go by PageParking), opening puts them in again.
 #include <cerrno>
 #include <ctime>
 
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/page_parking.hpp"
 #include "interposer/forward/memory/touch_watch.hpp"
 #include "proto/channel.hpp"
 #include "proto/segment.hpp"
@@ -101,6 +102,8 @@ class UserfaultWatch final : public TouchWatch {
   }
 
   [[nodiscard]] bool close(AddressRange pages) override {
+    if (parking_ == nullptr && pages.size_bytes >= kWorthParking) parking_ = new PageParking();  // never destroyed
+    if (pages.size_bytes >= kWorthParking && parking_->park(pages)) return true;
     void* const at = host_pointer(pages.address);
     if (madvise(at, pages.size_bytes, MADV_DONTNEED) == 0) return true;
     return errno == EINVAL && madvise(at, pages.size_bytes, MADV_DONTNEED_LOCKED) == 0;  // of a program that has locked its memory
@@ -170,7 +173,10 @@ class UserfaultWatch final : public TouchWatch {
     (void)ioctl(fd_.get(), UFFDIO_WAKE, &range);
   }
 
+  static constexpr std::uint64_t kWorthParking = 2 << 20;
+
   proto::FileDescriptor fd_;
+  PageParking* parking_ = nullptr;
   bool tells_writes_;
   bool notices_system_calls_;
   bool is_usable_ = false;
