@@ -27,21 +27,18 @@ unsigned rounds_of(unsigned usual) {
   return asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : usual;
 }
 
-}  // namespace
-
-TEST_CASE("host and kernels alternate on random pieces of managed memory", "[forwarded][managed]") {
-  const DeviceContext context;
-  NEEDS_MANAGED_MEMORY();
+// `words` of memory, of which a kernel changes so many at most; what is done to pieces of any size is against a model.
+void alternate(size_t words, size_t most_of_kernel, unsigned rounds) {
   const LoadedImage image("migration.fatbin");
   const CUfunction transform = image.function("transform");
   CUstream streams[2] = {};
   for (CUstream& stream : streams) OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-  const ManagedWords memory(kMiBWords / 4 + 100);
+  const ManagedWords memory(words);
   std::vector<unsigned> model(memory.count(), 0);
   std::mt19937 random(4711);
   const auto below = [&](size_t bound) { return std::uniform_int_distribution<size_t>(0, bound - 1)(random); };
   unsigned wrong = 0;
-  for (unsigned round = 1; round <= rounds_of(1500); ++round) {
+  for (unsigned round = 1; round <= rounds; ++round) {
     const size_t first = below(memory.count());
     const auto count = static_cast<unsigned>(1 + below(std::min<size_t>(memory.count() - first, below(4) == 0 ? memory.count() : 300)));
     CUstream const stream = streams[below(2)];
@@ -50,8 +47,8 @@ TEST_CASE("host and kernels alternate on random pieces of managed memory", "[for
       case 1:
       case 2:                                                                     // Not waited for: who touches it waits.
         for (CUstream const other : streams) OK(CU(cuStreamSynchronize)(other));  // kernels of two streams are not ordered
-        OK(launch(transform, stream, 1, 32, memory.address(first), count, 3u, round));
-        for (size_t i = first; i < first + count; ++i) model[i] = model[i] * 3 + round;
+        OK(launch(transform, stream, 1, 32, memory.address(first), std::min(count, static_cast<unsigned>(most_of_kernel)), 3u, round));
+        for (size_t i = first; i < first + std::min<size_t>(count, most_of_kernel); ++i) model[i] = model[i] * 3 + round;
         break;
       case 3:
         before_touch();
@@ -77,6 +74,20 @@ TEST_CASE("host and kernels alternate on random pieces of managed memory", "[for
   for (size_t i = 0; i < memory.count(); ++i) wrong += memory[i] != model[i];
   CHECK(wrong == 0);
   for (CUstream stream : streams) OK(CU(cuStreamDestroy)(stream));
+}
+
+}  // namespace
+
+TEST_CASE("host and kernels alternate on random pieces of managed memory", "[forwarded][managed]") {
+  const DeviceContext context;
+  NEEDS_MANAGED_MEMORY();
+  alternate(kMiBWords / 4 + 100, kMiBWords, rounds_of(1500));
+}
+
+TEST_CASE("host and kernels alternate on pieces of managed memory of megabytes", "[forwarded][managed]") {
+  const DeviceContext context;
+  NEEDS_MANAGED_MEMORY();
+  alternate(kMiBWords * 24 + 100, 5000, rounds_of(600));
 }
 
 TEST_CASE("atomic additions of host and kernel to the same words are all counted", "[managed]") {
