@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What programs have said about their managed memory (cuMemAdvise, cuMemPrefetchAsync), by pages: kept to be answered again. The memory itself
-// stays where it is. Any thread.
+// What programs have said about their managed memory (cuMemAdvise, cuMemPrefetchAsync), by pages: kept to be answered again, and asked for by
+// TouchServer. The memory itself stays where it is. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,12 @@ struct Advice {
   CUmemLocation preferred{};      // CU_MEM_LOCATION_TYPE_INVALID: nowhere
   CUmemLocation last_prefetch{};  // likewise
   std::set<int> accessed_by;      // devices, CU_DEVICE_CPU
+
+  // The host is to use it in place.
+  [[nodiscard]] bool is_for_host() const {
+    const bool is_preferred = preferred.type != CU_MEM_LOCATION_TYPE_INVALID && preferred.type != CU_MEM_LOCATION_TYPE_DEVICE;
+    return is_preferred || accessed_by.contains(CU_DEVICE_CPU);
+  }
 };
 
 class ManagedAdvice {

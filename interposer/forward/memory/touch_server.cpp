@@ -12,6 +12,7 @@
 #include "interposer/cancellation.hpp"
 #include "interposer/environment.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/managed_advice.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/library_thread.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -231,6 +232,13 @@ bool TouchServer::let_in(ManagedMemory::Allocation& allocation, Pending& pending
 // Where the two cannot be told apart whoever looks may write.
 bool TouchServer::has_to_write(const Pending& pending) const { return pending.touch.is_write || !watch_.tells_writes(); }
 
+bool TouchServer::is_for_host(std::uint64_t address) {
+  bool is_hosts = false;
+  ManagedAdvice::instance().visit({address / proto::kPageBytes * proto::kPageBytes, proto::kPageBytes},
+                                  [&](const Advice& advice) { is_hosts |= advice.is_for_host(); });
+  return is_hosts;
+}
+
 // The work may use the block all the while: what the program gets is a copy of what is there now.
 bool TouchServer::goes_beside(const Pending& pending) {
   const auto waited = Clock::now() - pending.since;
@@ -240,7 +248,8 @@ bool TouchServer::goes_beside(const Pending& pending) {
   if (allocation == nullptr || !allocation->prefetches.empty()) return false;  // the shadow is being written
   allocation->is_long_to_read |= waited > kLongToRead;
   allocation->is_long_to_write |= waited > kLongToWrite;
-  return has_to_write(pending) ? allocation->is_long_to_write : allocation->is_long_to_read;
+  if (has_to_write(pending)) return allocation->is_long_to_write;  // whatever is advised: both may add atomically to one word
+  return allocation->is_long_to_read || is_for_host(pending.touch.address);
 }
 
 bool TouchServer::begin_beside(Pending& pending) {

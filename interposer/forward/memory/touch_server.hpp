@@ -57,6 +57,7 @@ class TouchServer {
   // Posts the copy that opening the block takes, if it takes one.
   [[nodiscard]] CUresult download(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
   [[nodiscard]] bool has_to_write(const Pending& pending) const;
+  [[nodiscard]] static bool is_for_host(std::uint64_t address);  // as advised
   [[nodiscard]] bool goes_beside(const Pending& pending);
   [[nodiscard]] bool begin_beside(Pending& pending);
   [[nodiscard]] bool open_beside(Pending& pending);
