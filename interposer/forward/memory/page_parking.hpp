@@ -3,8 +3,8 @@
 // 5.13), a whole table at a time where it may be, and are cleared there by a thread of the library's own, once nothing has been moved for some
 // milliseconds. Clearing them where they are takes three to seven times as long (docs/experiments/2026-11-27-parked-pages.md).
 //
-// The pages belong to a shared mapping of a file, so they stay in the file. One owner, whose lock is held for park(). It is not to be destroyed, since
-// its thread does not end.
+// The pages belong to a shared mapping of a file, so they stay in the file. One owner, whose lock is held for park(). It is not to be destroyed,
+// since its thread does not end.
 #pragma once
 
 #include <atomic>
