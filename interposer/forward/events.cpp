@@ -56,13 +56,13 @@ CUresult Events::record(Event& event, Stream& stream, std::uint32_t flags) {
   Captures::instance().forget(event);
   // Outside a capture CU_EVENT_RECORD_EXTERNAL is refused by the driver.
   if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_ILLEGAL_STATE;
-  return post_record(event, stream, flags);
+  return post_record(event, stream);
 }
 
-CUresult Events::post_record(Event& event, Stream& stream, std::uint32_t flags) {
+CUresult Events::post_record(Event& event, Stream& stream) {
   return session().channel().post<proto::EventRecordRecord>(stream.id, 0, [&](proto::EventRecordRecord& record, std::byte*, Place) {
     record.event = event.id;
-    record.flags = flags;
+    record.flags = CU_EVENT_RECORD_DEFAULT;
     record.fence_value = next_fence(stream);
     event.position.store(Event::pending_at(stream.word, record.fence_value), std::memory_order_release);
   });

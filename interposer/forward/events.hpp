@@ -49,7 +49,7 @@ class Events {
   [[nodiscard]] CUresult destroy(proto::EventId id);
   [[nodiscard]] CUresult record(Event& event, Stream& stream, std::uint32_t flags);
   // Of an event that no capture knows, in a stream that does not capture. Takes no mutex of theirs.
-  [[nodiscard]] static CUresult post_record(Event& event, Stream& stream, std::uint32_t flags);
+  [[nodiscard]] static CUresult post_record(Event& event, Stream& stream);
   [[nodiscard]] CUresult wait_on_stream(Event& event, Stream& stream, std::uint32_t flags);
   [[nodiscard]] CUresult synchronize(Event& event);
   // CUDA_ERROR_NOT_READY while pending; an event never recorded is complete.

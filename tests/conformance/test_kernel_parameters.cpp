@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels with parameters of many sizes, and without any, one behind the other, also in nodes of a graph: each says whether it found its own.
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "graph_calls.hpp"
@@ -183,4 +185,35 @@ TEST_CASE("nodes of a graph that is updated find the parameters of the kernels t
   launcher.check(streams[1]);
   OK(CU(cuGraphExecDestroy)(exec));
   for (const CUstream stream : streams) OK(CU(cuStreamDestroy)(stream));
+}
+
+// Wherever its nodes had to be made anew for the second.
+TEST_CASE("a launch of a graph that was updated follows the launch before it in another stream", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  Launcher launcher;
+  SharedWord gate;
+  const CUstream held = new_stream(), other = new_stream();
+  const auto graph_of = [&](unsigned kind) {
+    const CUgraph graph = new_graph();
+    CUgraphNode last = nullptr;
+    launcher.add(graph, last, kind);
+    return graph;
+  };
+  const CUgraph narrow = graph_of(0);
+  const CUgraphExec exec = instantiated(narrow);
+  OK(CU(cuStreamWaitValue32)(held, gate.address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  OK(CU(cuGraphLaunch)(exec, held));
+  const CUgraph wide = graph_of(kKinds - 1);
+  CUgraphExecUpdateResultInfo result{};
+  OK(CU(cuGraphExecUpdate)(exec, wide, &result));
+  OK(CU(cuGraphLaunch)(exec, other));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(CU(cuStreamQuery)(other) == CUDA_ERROR_NOT_READY);
+  *gate = 1;
+  OK(CU(cuStreamSynchronize)(held));
+  launcher.check(other);
+  OK(CU(cuGraphExecDestroy)(exec));
+  for (const CUgraph graph : {narrow, wide}) OK(CU(cuGraphDestroy)(graph));
+  for (const CUstream stream : {held, other}) OK(CU(cuStreamDestroy)(stream));
 }

@@ -156,7 +156,7 @@ CUresult GraphExec::follow_last_launch() {
   if (const CUresult error = Events::instance().create(CU_EVENT_DISABLE_TIMING, nullptr, last_launch_); error != CUDA_SUCCESS) return error;
   return Streams::instance().with(last_stream_, [&](Stream* stream) {
     const bool is_there = stream != nullptr && !stream->is_captured.load(std::memory_order_relaxed);
-    return is_there ? Events::post_record(*last_launch_, *stream, CU_EVENT_RECORD_DEFAULT) : CUDA_SUCCESS;
+    return is_there ? Events::post_record(*last_launch_, *stream) : CUDA_SUCCESS;
   });
 }
 

@@ -117,7 +117,7 @@ class GraphExec {
   std::vector<std::uint32_t> event_records_;
   std::vector<std::uint32_t> event_waits_;
   Event* last_launch_ = nullptr;  // where a launch is several operations of its stream: launches of one graph follow each other
-  proto::StreamId last_stream_{};
+  proto::StreamId last_stream_{};  // of the last launch
   UserObjects::References user_objects_;
 };
 

@@ -22,15 +22,15 @@ constexpr std::uint64_t kIdleSleepUs = 60'000'000;
 }
 
 bool PageParking::park(AddressRange pages) {
-  if (pages.size_bytes < kTableBytes || bytes_.load(std::memory_order_relaxed) + pages.size_bytes > kMostBytes) return false;
+  if (pages.size_bytes < kLeastBytes || bytes_.load(std::memory_order_relaxed) + pages.size_bytes > kMostBytes) return false;
   if (!has_thread_) has_thread_ = start_library_thread(thread_main, this);
   if (!has_thread_) return false;
   // Room for them where they lie in the same place within a table.
-  const std::size_t room_bytes = pages.size_bytes + kTableBytes;
+  const std::size_t room_bytes = pages.size_bytes + kLeastBytes;
   void* const room = mmap(nullptr, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return false;
   const auto base = reinterpret_cast<std::uintptr_t>(room);
-  void* const to = host_pointer(base + (pages.address - base) % kTableBytes);
+  void* const to = host_pointer(base + (pages.address - base) % kLeastBytes);
   constexpr int kFlags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
   if (mremap(host_pointer(pages.address), pages.size_bytes, pages.size_bytes, kFlags, to) == MAP_FAILED) {
     munmap(room, room_bytes);  // an older kernel, or a limit

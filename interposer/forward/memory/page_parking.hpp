@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes many pages out of the process's page table in little time: their entries are moved to addresses that nobody knows (MREMAP_DONTUNMAP, Linux
 // 5.13), a whole table at a time where it may be, and are cleared there by a thread of the library's own, once nothing has been moved for some
-// milliseconds. Clearing them where they are takes three to seven times as long (docs/experiments/2026-11-27-parked-pages.md).
+// milliseconds. Clearing them where they are takes three to eight times as long (docs/experiments/2026-11-27-parked-pages.md).
 //
 // The pages belong to a shared mapping of a file, so they stay in the file. One owner, whose lock is held for park(). It is not to be destroyed,
 // since its thread does not end.
@@ -19,6 +19,8 @@ namespace mpsshim::interposer::forward {
 
 class PageParking {
  public:
+  static constexpr std::size_t kLeastBytes = std::size_t{2} << 20;  // a page of the page table covers as much
+
   PageParking() = default;
   PageParking(const PageParking&) = delete;
 
@@ -30,8 +32,7 @@ class PageParking {
   [[noreturn]] void clear();
   [[nodiscard]] bool clear_one();
 
-  static constexpr std::size_t kTableBytes = std::size_t{2} << 20;  // that one page of the page table covers
-  static constexpr std::size_t kMostBytes = std::size_t{1} << 30;   // beyond, whoever closes clears
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // beyond, whoever closes clears
   static constexpr std::uint64_t kRestUs = 3'000;
 
   bool has_thread_ = false;

@@ -102,8 +102,10 @@ class UserfaultWatch final : public TouchWatch {
   }
 
   [[nodiscard]] bool close(AddressRange pages) override {
-    if (parking_ == nullptr && pages.size_bytes >= kWorthParking) parking_ = new PageParking();  // never destroyed
-    if (pages.size_bytes >= kWorthParking && parking_->park(pages)) return true;
+    if (pages.size_bytes >= PageParking::kLeastBytes) {
+      if (parking_ == nullptr) parking_ = new PageParking();  // never destroyed
+      if (parking_->park(pages)) return true;
+    }
     void* const at = host_pointer(pages.address);
     if (madvise(at, pages.size_bytes, MADV_DONTNEED) == 0) return true;
     return errno == EINVAL && madvise(at, pages.size_bytes, MADV_DONTNEED_LOCKED) == 0;  // of a program that has locked its memory
@@ -172,8 +174,6 @@ class UserfaultWatch final : public TouchWatch {
     uffdio_range range{pages.address, pages.size_bytes};
     (void)ioctl(fd_.get(), UFFDIO_WAKE, &range);
   }
-
-  static constexpr std::uint64_t kWorthParking = 2 << 20;
 
   proto::FileDescriptor fd_;
   PageParking* parking_ = nullptr;
