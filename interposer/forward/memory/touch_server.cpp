@@ -23,8 +23,9 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr unsigned kOvertakenOften = 3;
-constexpr std::chrono::milliseconds kHold{200};  // then others go on: what the touch waits for may wait for them
+// Work that overtakes a touch is held; then it goes on, since what the touch waits for may wait for it, and is held for twice as long: thousands of
+// launches may be in front.
+constexpr std::chrono::milliseconds kLongestHold{800};
 // Kernels that run for so long may wait for the program, or have nothing to do with what it touches: it is let in beside them, the next time sooner.
 // To write much later: as long as both take turns what both add to atomically is right.
 constexpr std::chrono::milliseconds kLongToRead{200};
@@ -164,7 +165,8 @@ bool TouchServer::has_ended(const Pending& pending) const {
 }
 
 void TouchServer::overtaken(Pending& pending) {
-  if (++pending.overtaken % kOvertakenOften == 0) memory_.held_until_ = Clock::now() + kHold;
+  memory_.held_until_ = Clock::now() + pending.hold;
+  pending.hold = std::min(pending.hold * 2, kLongestHold);
 }
 
 // What was waited for has ended.

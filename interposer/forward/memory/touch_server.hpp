@@ -35,7 +35,7 @@ class TouchServer {
     std::uint64_t posted = 0;      // ManagedMemory::posted() when `targets` were fenced
     std::vector<FenceTarget> targets;
     Coherence::Opening opening;
-    unsigned overtaken = 0;
+    std::chrono::milliseconds hold{200};  // of what overtakes it next
     Clock::time_point since = Clock::now();
   };
 
