@@ -82,6 +82,11 @@ void describe_executors(CommandLine& line, Arguments& arguments) {
               "Milliseconds that it is kept at most: its start and its end hold up all clients' driver calls for tens of milliseconds");
   line.option("--link-s", &arguments.link_s,
               "Seconds of the processor that compiling and linking the PTX of one image may take, and half of what it may take on the clock");
+  line.option(
+      "--ptx-compiler", &arguments.ptx_compiler,
+      "What compiles and links PTX in that process. driver: NVIDIA's driver, in a context. nvjitlink, or the path of a libnvJitLink.so: a CUDA "
+      "Toolkit's library of the driver's CUDA version or a later one of the same major version, without a context. auto: nvjitlink on GPUs "
+      "that take one process at a time (compute mode EXCLUSIVE_PROCESS), where without one the executor compiles itself; else driver");
   line.option("--blocked-s", &arguments.blocked_s,
               "Seconds that kernels without end may block all executors of a user, two or more, while another client's call waits: then the client "
               "whose program blocks most of them, of several the last, gets CUDA_ERROR_LAUNCH_TIMEOUT; 0: as long as they run");
@@ -234,6 +239,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
 LinkerOptions linker_options(const Arguments& arguments) {
   return {.driver_path = arguments.driver,
           .device = arguments.device,
+          .ptx_compiler = arguments.ptx_compiler,
           .job_time = std::chrono::seconds(arguments.link_s),
           .keeps_rights = arguments.keep_rights,
           .has_test_faults = arguments.has_image_faults,

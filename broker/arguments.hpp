@@ -55,6 +55,7 @@ struct Arguments {
   unsigned idle_linker_ms = 5'000;
   unsigned most_idle_linker_ms = 300'000;
   unsigned link_s = 60;
+  std::string ptx_compiler = "auto";
   bool has_image_faults = false;
   bool standby = false;
   bool no_standby = false;

@@ -112,7 +112,7 @@ bool read_outcome(const ImageBytes& file, LinkOutcome& outcome) {
   outcome.error_log = as_log(reader.text());
   outcome.info_log = as_log(reader.text());
   outcome.code = reader.place();
-  if (!reader.ok() || outcome.end > LinkOutcome::End::no_context || outcome.end == LinkOutcome::End::failed || outcome.code.size() > kMaxLinkBytes)
+  if (!reader.ok() || outcome.end > LinkOutcome::End::not_there || outcome.end == LinkOutcome::End::failed || outcome.code.size() > kMaxLinkBytes)
     return false;
   return outcome.end == LinkOutcome::End::done || outcome.status != CUDA_SUCCESS;
 }

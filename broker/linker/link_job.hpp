@@ -56,6 +56,7 @@ struct LinkOutcome {
     failed,      // nobody has answered: `status` and the error log say why
     unknown,     // there is no such linker (any more): it is asked for again from its beginning
     no_context,  // nothing has been tried: `status` says why the process has none
+    not_there,   // the same, and it never has one on this GPU: who asks does it itself
   };
   End end = End::done;
   CUresult status = CUDA_SUCCESS;

@@ -8,7 +8,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-void note_logs(const DriverLink& link, LinkOutcome& outcome) {
+void note_logs(const Link& link, LinkOutcome& outcome) {
   outcome.error_log = link.error_log();
   outcome.info_log = link.info_log();
 }
@@ -20,7 +20,7 @@ LinkOutcome LinkRunner::run(const LinkRequest& request) {
   switch (request.task) {
     case LinkRequest::Task::link: return link_all(request);
     case LinkRequest::Task::step: return take_step(request);
-    case LinkRequest::Task::load: outcome.status = DriverLink::try_load(driver_, request.steps.front().bytes, outcome.error_log); return outcome;
+    case LinkRequest::Task::load: outcome.status = library_.try_load(request.steps.front().bytes, outcome.error_log); return outcome;
   }
   outcome.status = CUDA_ERROR_INVALID_VALUE;
   return outcome;
@@ -28,13 +28,13 @@ LinkOutcome LinkRunner::run(const LinkRequest& request) {
 
 LinkOutcome LinkRunner::link_all(const LinkRequest& request) const {
   LinkOutcome outcome;
-  DriverLink link(driver_);
-  outcome.status = link.create(request.options);
+  const std::unique_ptr<Link> link = library_.begin();
+  outcome.status = link->create(request.options);
   for (const LinkStep& step : request.steps) {
-    if (outcome.status == CUDA_SUCCESS) outcome.status = link.add(step);
+    if (outcome.status == CUDA_SUCCESS) outcome.status = link->add(step);
   }
-  if (outcome.status == CUDA_SUCCESS) outcome.status = link.complete(outcome.code);
-  note_logs(link, outcome);
+  if (outcome.status == CUDA_SUCCESS) outcome.status = link->complete(outcome.code);
+  note_logs(*link, outcome);
   return outcome;
 }
 
@@ -52,7 +52,7 @@ LinkOutcome LinkRunner::take_step(const LinkRequest& request) {
     outcome.status = CUDA_ERROR_INVALID_HANDLE;
     return outcome;
   } else {
-    kept_.push_front({request.linker, 0, std::make_unique<DriverLink>(driver_)});
+    kept_.push_front({request.linker, 0, library_.begin()});
     while (kept_.size() > kKeptLinkers) kept_.pop_back();
   }
   Kept& linker = kept_.front();

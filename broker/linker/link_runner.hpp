@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does what requests ask for, with the driver's linker, in the context that is current; one at a time. Keeps the linkers of clients between their
-// steps, the last used ones: the others begin anew when they are asked for again.
+// Does what requests ask for, one at a time. Keeps the linkers of clients between their steps, the last used ones: the others begin anew when they
+// are asked for again.
 #pragma once
 
 #include <cstdint>
 #include <list>
 #include <memory>
 
-#include "broker/driver/driver.hpp"
-#include "broker/linker/driver_link.hpp"
 #include "broker/linker/link_job.hpp"
+#include "broker/linker/link_library.hpp"
 
 namespace mpsshim::broker {
 
@@ -17,7 +16,7 @@ class LinkRunner {
  public:
   static constexpr std::size_t kKeptLinkers = 8;
 
-  explicit LinkRunner(const Driver& driver) : driver_(driver) {}
+  explicit LinkRunner(const LinkLibrary& library) : library_(library) {}
 
   [[nodiscard]] LinkOutcome run(const LinkRequest& request);
   // Those that are kept, which have something in the context.
@@ -27,13 +26,13 @@ class LinkRunner {
   struct Kept {
     std::uint64_t number = 0;
     std::uint64_t known = 0;  // LinkRequest's
-    std::unique_ptr<DriverLink> link;
+    std::unique_ptr<Link> link;
   };
 
   [[nodiscard]] LinkOutcome link_all(const LinkRequest& request) const;
   [[nodiscard]] LinkOutcome take_step(const LinkRequest& request);
 
-  const Driver& driver_;
+  const LinkLibrary& library_;
   std::list<Kept> kept_;  // the last used one in front
 };
 

@@ -21,8 +21,10 @@
 #include "broker/compiler/test_faults.hpp"
 #include "broker/driver/driver.hpp"
 #include "broker/executor/link/fault.hpp"
+#include "broker/linker/driver_link.hpp"
 #include "broker/linker/link_file.hpp"
 #include "broker/linker/link_runner.hpp"
+#include "broker/linker/nvjitlink.hpp"
 #include "broker/rights/rights.hpp"
 #include "proto/socket.hpp"
 
@@ -93,11 +95,8 @@ class LinkerProcess {
       outcome.error_log = "the request is not understood";
       return outcome;
     }
-    outcome.status = open(outcome.error_log);
-    if (outcome.status != CUDA_SUCCESS) {
-      outcome.end = LinkOutcome::End::no_context;
-      return outcome;
-    }
+    open(outcome);
+    if (!runner_) return outcome;
     if (options_.has_test_faults) {
       for (const LinkStep& step : request.steps) fail_as_asked(step.bytes, "mpsshim-test-link:");
     }
@@ -107,34 +106,67 @@ class LinkerProcess {
   }
 
   // Asked again at each job while it fails: memory may have become free. Nothing of a client's has been looked at before.
-  CUresult open(std::string& why) {
-    if (runner_) return CUDA_SUCCESS;
-    CUresult result = CUDA_ERROR_NOT_FOUND;
-    if (driver_) result = make_context();
-    if (result == CUDA_SUCCESS) {
-      runner_ = std::make_unique<LinkRunner>(*driver_);
-      warm_up();
-      tell(0, wall_in());
-      return CUDA_SUCCESS;
+  void open(LinkOutcome& outcome) {
+    if (runner_) return;
+    CUresult result = driver_ ? find_device() : CUDA_ERROR_NOT_FOUND;
+    outcome.end = LinkOutcome::End::no_context;
+    if (result == CUDA_SUCCESS) result = choose_compiler(outcome);
+    outcome.status = result;
+    if (result != CUDA_SUCCESS) {
+      if (outcome.error_log.empty()) explain(result, outcome.error_log);
+      return;
     }
+    outcome.end = LinkOutcome::End::done;
+    runner_ = std::make_unique<LinkRunner>(*library_);
+    warm_up();
+    tell(0, wall_in());
+  }
+
+  void explain(CUresult result, std::string& why) const {
     why = fmt::format("PTX is compiled in a process of its own, which has no context on device {}: {}. ", options_.device,
                       driver_ ? driver_->describe(result) : driver_error_);
     why += result == CUDA_ERROR_OUT_OF_MEMORY
                ? "It takes some half a GiB of a GPU: free memory there, or bring machine code for this GPU (nvcc -arch)"
                : "Bring machine code for this GPU (nvcc -arch), or see to the driver; root becomes nobody for it unless --keep-rights is given";
-    return result;
+  }
+
+  CUresult find_device() {
+    const Driver& driver = *driver_;
+    CUresult result = driver->cuInit(0);
+    if (result == CUDA_SUCCESS) result = driver->cuDeviceGet(&device_, static_cast<int>(options_.device));
+    if (result != CUDA_SUCCESS) return result;
+    driver->cuDeviceGetAttribute(&major_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+    driver->cuDeviceGetAttribute(&minor_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device_);
+    return CUDA_SUCCESS;
+  }
+
+  // Where one process alone may have a context, an executor has it.
+  CUresult choose_compiler(LinkOutcome& outcome) {
+    int mode = CU_COMPUTEMODE_DEFAULT;
+    (*driver_)->cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device_);
+    const bool is_exclusive = mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS, is_automatic = options_.ptx_compiler == "auto";
+    if (options_.ptx_compiler == "driver" || (is_automatic && !is_exclusive)) {
+      if (!is_exclusive) return make_context();
+      outcome.error_log = "the GPU takes one process at a time";
+    } else if (is_automatic && driver_->is_cpu()) {
+      outcome.error_log = "the CPU driver takes one process at a time, and has machine code of its own";
+    } else {
+      LinkTarget target{.compute = static_cast<unsigned>(10 * major_ + minor_)};
+      (*driver_)->cuDriverGetVersion(&target.driver_version);
+      const bool is_named = options_.ptx_compiler.starts_with('/');
+      library_ = NvJitLink::load(is_named ? options_.ptx_compiler : "", target, outcome.error_log);
+      if (library_) return CUDA_SUCCESS;
+      if (!is_automatic) return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
+    }
+    outcome.end = LinkOutcome::End::not_there;
+    return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
   }
 
   CUresult make_context() {
-    const Driver& driver = *driver_;
-    CUdevice device = 0;
     CUcontext context = nullptr;
-    CUresult result = driver->cuInit(0);
-    if (result == CUDA_SUCCESS) result = driver->cuDeviceGet(&device, static_cast<int>(options_.device));
-    if (result == CUDA_SUCCESS) result = driver->cuDevicePrimaryCtxRetain(&context, device);
-    if (result == CUDA_SUCCESS) result = driver->cuCtxSetCurrent(context);
-    if (result != CUDA_SUCCESS) return result;
-    driver->cuDeviceGetAttribute(&major_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    CUresult result = (*driver_)->cuDevicePrimaryCtxRetain(&context, device_);
+    if (result == CUDA_SUCCESS) result = (*driver_)->cuCtxSetCurrent(context);
+    if (result == CUDA_SUCCESS) library_ = std::make_unique<DriverLinkLibrary>(*driver_);
     return result;
   }
 
@@ -184,8 +216,10 @@ class LinkerProcess {
   const proto::Socket control_;
   std::string driver_error_;
   std::unique_ptr<Driver> driver_;
-  std::unique_ptr<LinkRunner> runner_;  // once there is a context
-  int major_ = 0;
+  CUdevice device_ = 0;
+  int major_ = 0, minor_ = 0;  // its compute capability
+  std::unique_ptr<LinkLibrary> library_;
+  std::unique_ptr<LinkRunner> runner_;  // once the library is there
 };
 
 }  // namespace

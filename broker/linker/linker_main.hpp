@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linker process: gives NVIDIA's compiler what clients have for it, one job at a time, where a crash costs one job of one user. The control
 // process starts it by re-executing its own binary with the hidden flag --linker, and main() calls this. It finds its socket at kCompilerControlFd
-// and speaks as a compiler process does (compiler_messages.hpp); jobs are requests (link_file.hpp), answers their outcomes. The compiler works in a
-// context only, so this process has one, of the executors' driver and device.
+// and speaks as a compiler process does (compiler_messages.hpp); jobs are requests (link_file.hpp), answers their outcomes. The driver's compiler
+// works in a context only, so this process has one, of the executors' driver and device, unless a toolkit's compiler is chosen (nvjitlink.hpp).
 #pragma once
 
 #include <chrono>
@@ -18,6 +18,8 @@ inline constexpr std::size_t kLinkerFiles = 1024;
 struct LinkerOptions {
   std::string driver_path;  // as ExecutorOptions'
   unsigned device = 0;
+  std::string ptx_compiler =
+      "auto";  // or "driver", "nvjitlink", or the path of an nvJitLink; auto: nvJitLink where one process alone may have a context
   std::chrono::seconds job_time{60};  // of the processor, a job
   bool keeps_rights = false;          // broker/rights/rights.hpp
   bool has_test_faults = false;       // as CompilerOptions'; the mark is "mpsshim-test-link:"

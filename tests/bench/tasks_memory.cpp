@@ -39,14 +39,14 @@ void allocate(Work& work) {
   const auto bytes = static_cast<std::size_t>(work.order.argument[0]);
   std::vector<double> samples;
   samples.reserve(1 << 20);
-  while (work.is_time_left()) {
+  do {
     CUdeviceptr memory = 0;
     const Clock::time_point start = Clock::now();
     MPSSHIM_CHECK(cuMemAlloc(&memory, bytes));
     MPSSHIM_CHECK(cuMemFree(memory));
     samples.push_back(microseconds_since(start));
     work.outcome.done += 1;
-  }
+  } while (work.is_time_left());
   work.outcome.last_ns = now_ns();
   summarize(samples, work.outcome);
 }

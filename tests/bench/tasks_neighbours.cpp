@@ -31,7 +31,7 @@ double load_and_launch(Device& device, const void* image, CUmodule& module, CUde
 
 void module_rounds(Work& work) {
   std::vector<double> samples;
-  while (work.is_time_left()) {
+  do {
     const Clock::time_point start = Clock::now();
     CUdeviceptr memory = 0;
     CUmodule module = nullptr;
@@ -41,7 +41,7 @@ void module_rounds(Work& work) {
     MPSSHIM_CHECK(cuModuleUnload(module));
     samples.push_back(microseconds_since(start));
     work.outcome.done += 1;
-  }
+  } while (work.is_time_left());
   work.outcome.last_ns = now_ns();
   summarize(samples, work.outcome);
 }

@@ -24,9 +24,9 @@ constexpr std::chrono::seconds kBackLimit{20};
 constexpr long long kAnonymousSlack = 24ll << 20;
 constexpr long long kFileSlack = 1ll << 20;
 
-BrokerOptions patient(const std::vector<std::string>& arguments, int devices) {
+BrokerOptions patient(const std::vector<std::string>& arguments, const Scene::Environment& environment) {
   BrokerOptions options;
-  if (devices > 1) options.environment["MPSSHIM_CPU_DEVICES"] = std::to_string(devices);
+  options.environment = environment;
   // A client's last work may run on for a while: on a slow machine nobody's executor is replaced for it.
   options.arguments = {"--orphan-ms", "20000"};
   options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
@@ -72,7 +72,8 @@ HeldMemory memory_of(const std::vector<pid_t>& processes) {
   return held;
 }
 
-Scene::Scene(const std::vector<std::string>& arguments, const std::string& rehearsal, int devices) : broker_(patient(arguments, devices)) {
+Scene::Scene(const std::vector<std::string>& arguments, const std::string& rehearsal, const Environment& environment)
+    : broker_(patient(arguments, environment)) {
   {
     // What the first clients of each kind cost is there.
     Client raw = hostile();

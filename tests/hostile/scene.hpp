@@ -10,6 +10,7 @@
 // Used from one thread.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,9 @@ struct HeldMemory {
 
 class Scene {
  public:
-  // `rehearsal`: an attack that comes once before anything is counted. `devices`: of the CPU driver.
-  explicit Scene(const std::vector<std::string>& arguments = {}, const std::string& rehearsal = "", int devices = 1);
+  using Environment = std::map<std::string, std::string>;
+  // `rehearsal`: an attack that comes once before anything is counted. `environment`: of the broker.
+  explicit Scene(const std::vector<std::string>& arguments = {}, const std::string& rehearsal = "", const Environment& environment = {});
 
   // A client that speaks the protocol by itself, not attached yet.
   [[nodiscard]] Client hostile() const;

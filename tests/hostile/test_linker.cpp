@@ -129,3 +129,41 @@ TEST_CASE("a linker process keeps no rights that it does not need") {
   scene.end(hostile);
   scene.require_all_back("a look", {4, 1 << 20});
 }
+
+// A GPU that takes one process at a time: no other can have a context beside the executor's.
+TEST_CASE("where one process alone may have a context, nvJitLink compiles in a process of its own") {
+  if (on_gpu()) MPSSHIM_SKIP("the compute mode of a real GPU is not ours to change");
+  const TemporaryFolder folder;
+  Scene scene({"--test-image-faults", "--ptx-compiler", built_library("libstand_in_nvjitlink.so")}, "",
+              {{"MPSSHIM_CPU_EXCLUSIVE", folder.path() / "device"}});
+  Client hostile = scene.hostile();
+  const std::string invalid = kInvalidPtx;
+  CHECK(scene.attack(hostile, "text crash 2") == "ok " + invalid + " " + invalid);
+  CHECK(log_has(scene, "the process that links images was ended by signal 11 (Segmentation fault) while it linked image "));
+  CHECK(scene.attack(hostile, "modules 2") == "ok 2");
+  CHECK(scene.attack(hostile, "link_begin") == "ok 0");
+  CHECK(scene.attack(hostile, "link_add 1") == "ok 0");
+  CHECK(scene.attack(hostile, "link_end").rfind("ok 0 ", 0) == 0);
+  CHECK_FALSE(log_has(scene, "PTX is compiled in this executor"));
+  scene.require_newcomer_served();
+  scene.end(hostile);
+  scene.require_all_back("texts for nvJitLink", {4, 1 << 20});
+}
+
+TEST_CASE("where one process alone may have a context and there is no nvJitLink, the executor compiles, or nobody") {
+  if (on_gpu()) MPSSHIM_SKIP("the compute mode of a real GPU is not ours to change");
+  const TemporaryFolder folder;
+  const bool is_asked_for = GENERATE(false, true);
+  std::vector<std::string> arguments;
+  if (is_asked_for) arguments = {"--ptx-compiler", folder.path() / "libnvJitLink.so.13"};
+  BrokerOptions options;
+  options.arguments = arguments;
+  options.environment = {{"MPSSHIM_CPU_EXCLUSIVE", folder.path() / "device"}};
+  const BrokerFixture broker(options);
+  Client client = Client::begin(broker, "test_client");
+  const std::string answer = client.answer();  // it has loaded a text by then
+  INFO(answer << "\n" << broker.log());
+  CHECK(answer.starts_with(is_asked_for ? "221 CUDA_ERROR_JIT_COMPILER_NOT_FOUND" : "ok"));
+  CHECK((broker.log().find("PTX is compiled in this executor") == std::string::npos) == is_asked_for);
+  if (is_asked_for) CHECK(broker.log().find("there is no " + arguments[1] + " of CUDA 13.0 or a later 13.x") != std::string::npos);
+}

@@ -6,7 +6,7 @@
 using namespace mpsshim::test;
 
 TEST_CASE("ranges and memory of another device: its own process's alone, and all is back when it is killed") {
-  Scene scene({}, "peers", 2);
+  Scene scene({}, "peers", {{"MPSSHIM_CPU_DEVICES", "2"}});
   if (scene.broker().servers().size() < 2) MPSSHIM_SKIP("the machine has one GPU");
   const std::string address = scene.bystander().ask("address");
   REQUIRE(address.starts_with("ok "));

@@ -37,11 +37,10 @@ void ImageService::check_input(ManagedExecutor& executor, const Received<message
             fds.input.get());
 }
 
-// A GPU that takes one process at a time has no context for another: there the executor has to do it itself.
 void ImageService::have_linked(ManagedExecutor& executor, const Received<message::LinkWant>& received) {
   const auto& [want, fds] = received;
   const Answer answer{.give = {.session = want.session, .question = want.question}, .asker = static_cast<pid_t>(want.asker_pid)};
-  if (!linkers_ || executor.is_exclusive()) return give(executor, answer, {.image = fds.request.get()});
+  if (!linkers_) return give(executor, answer, {.image = fds.request.get()});
   linker_launcher_->use_driver(executor.driver());
   const ClientSession* const session = sessions_.find(want.session);
   const bool is_of_image = want.image != 0;

@@ -60,7 +60,7 @@ CompilerCommand CompilerProcessLauncher::command(unsigned) const {
 
 CompilerCommand LinkerProcessLauncher::command(unsigned device) const {
   CompilerCommand command{{"mpsbroker", "--linker", "--driver", options_.driver_path, "--device", std::to_string(device), "--link-s",
-                           std::to_string(options_.job_time.count())},
+                           std::to_string(options_.job_time.count()), "--ptx-compiler", options_.ptx_compiler},
                           driver_environment()};
   if (options_.has_test_faults) command.arguments.emplace_back("--test-image-faults");
   if (options_.keeps_rights) command.arguments.emplace_back("--keep-rights");

@@ -26,6 +26,7 @@ LinkOutcome failed(CUresult status, std::string why) {
 }  // namespace
 
 LinkOutcome LinkerClient::run(std::uint64_t session, std::uint64_t image, std::uint32_t flags, const LinkRequest& request) {
+  if (is_here_.load(std::memory_order_relaxed)) return run_here(session, request);
   const proto::FileDescriptor file = write_request(request);
   if (!file.valid()) return failed(CUDA_ERROR_OUT_OF_MEMORY, "there is no memory for what is to be linked");
   ControlLink::FetchedImage answer = control_.link(session, image, flags, file, kLinkTimeoutMs);
@@ -36,10 +37,22 @@ LinkOutcome LinkerClient::run(std::uint64_t session, std::uint64_t image, std::u
   if (!read_outcome(answer.prepared, outcome) || is_fatal(outcome.status)) {
     return failed(CUDA_ERROR_INVALID_PTX, "what the process that links images has made of it is not understood");
   }
-  if (outcome.end == LinkOutcome::End::no_context) {
+  if (outcome.end == LinkOutcome::End::not_there && has_device_alone()) {
+    if (!is_here_.exchange(true)) log_info("PTX is compiled in this executor, which a text that crashes the compiler ends: {}", outcome.error_log);
+    return run_here(session, request);
+  }
+  if (outcome.end != LinkOutcome::End::done && outcome.end != LinkOutcome::End::unknown) {
     log_warning("Session {}: nothing can be linked ({}). {}", session, driver_.describe(outcome.status), outcome.error_log);
   }
   return outcome;
+}
+
+// Elsewhere nobody's word is taken for it.
+bool LinkerClient::has_device_alone() const {
+  CUdevice device = 0;
+  int mode = CU_COMPUTEMODE_DEFAULT;
+  if (driver_->cuCtxGetDevice(&device) != CUDA_SUCCESS) return false;
+  return driver_->cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device) == CUDA_SUCCESS && mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
 }
 
 LinkOutcome LinkerClient::run_here(std::uint64_t session, const LinkRequest& request) {
