@@ -41,7 +41,7 @@ def findings(root, options):
     commands = compile_commands.load(root, options.tree, FOLDERS)
     lines = None if options.all else changed_lines(root, options.base)
     wanted = sorted(source for source in commands if lines is None or source in lines)
-    until = None if options.tidy_seconds is None else time.monotonic() + options.tidy_seconds
+    until = None if options.seconds is None else time.monotonic() + options.seconds
     found = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         jobs = [threads.submit(tidied, root, source, commands[source], lines, until) for source in wanted]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changed sources and headers compile by themselves: what they use they include. Builds that precompile headers, or compile
+several sources as one, do not notice; with --all every source and header, which takes long."""
+import concurrent.futures
+import os
+import re
+import subprocess
+import time
+
+import compile_commands
+from lint_tidy import changed_lines
+
+FOLDERS = ('proto', 'interposer', 'broker', 'tests', 'examples')
+FINDING = re.compile(r'^(?:In file included from )?(\S+?:\d+):\d+: (?:error|fatal error): (.*?)(?: \[-W[\w,-]+\])?$')
+
+
+def alone(root, source, arguments, until):
+    """What the compiler says of it; None: there was no time."""
+    if until is not None and time.monotonic() > until:
+        return None
+    language = 'c++-header' if source.suffix == '.hpp' else 'c++'
+    done = subprocess.run(['c++', *arguments, '-fsyntax-only', '-w', '-x', language, str(source)], cwd=root, capture_output=True, text=True, check=False)
+    return done.stderr
+
+
+def of_headers(root, commands):
+    """{header: arguments}: those of a source in its folder, or in a folder below or above that."""
+    tracked = subprocess.run(['git', 'ls-files', '*.hpp'], cwd=root, capture_output=True, text=True, check=True)
+    by_folder = {}
+    for source, arguments in sorted(commands.items()):
+        for folder in (source.parent, *source.parent.parents):
+            by_folder.setdefault(folder, arguments)
+    headers = {}
+    for name in tracked.stdout.splitlines():
+        header = root / name
+        if header.is_file() and name.split('/')[0] in FOLDERS:
+            headers[header] = next(by_folder[folder] for folder in header.parents if folder in by_folder)
+    return headers
+
+
+def findings(root, options):
+    commands = compile_commands.load(root, options.tree, FOLDERS)
+    commands |= of_headers(root, commands)
+    changed = None if options.all else changed_lines(root, options.base)
+    wanted = sorted(source for source in commands if changed is None or source in changed)
+    until = None if options.seconds is None else time.monotonic() + options.seconds
+    found = {}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        jobs = [threads.submit(alone, root, source, commands[source], until) for source in wanted]
+        for job in jobs:
+            for line in (job.result() or '').splitlines():
+                if match := FINDING.match(line):
+                    found.setdefault(f'{match[1].removeprefix(f"{root}/")}: {match[2]}')
+    if left := sum(job.result() is None for job in jobs):
+        print(f'    {left} of {len(wanted)} changed files left out, the time is over: scripts/lint alone')
+    yield from found
