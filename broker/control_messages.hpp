@@ -7,6 +7,7 @@
 //   recovery  LoadReplay of the load log's entries, CopyReserve of those a standby had; then for each session LeaseRestore, VariablesRestore,
 //             EventTimesRestore, ChunkRestore, SegmentRestore, SessionOpen. What a client can name is announced (SegmentAdd, LeaseAdd, PieceAdd)
 //             before the client learns of it
+//   an end    Quiesce, Quiesced; then for each session that has nothing in flight SessionPause, EventTimes, SessionPaused
 //   a move    Starved, SessionPause, EventTimes, SessionPaused, VariablesCheck and VariablesChecked, SessionClose; or Stay
 #pragma once
 
@@ -33,10 +34,12 @@ inline constexpr std::uint32_t kLoadTakesCodeAddresses = 2;  // image::CubinInfo
 
 // Flags of SessionPause. Stay lets the session go on, even after SessionPaused 0; so the answer has the flags and the order's number: one that
 // crosses a Stay says nothing any more. To rest: SessionPaused 0 says besides that no call of it is under way. Without variables: where it is to go
-// they could not be had. Despite variables: whatever of it the next executor cannot have.
+// they could not be had. Despite variables: whatever of it the next executor cannot have. Last: its executor is about to be ended, whatever the
+// answer.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
 inline constexpr std::uint32_t kPauseWithoutVariables = 4;
+inline constexpr std::uint32_t kPauseLast = 8;
 
 // Flag of Starved. As things are the session cannot go on elsewhere with what it has (Session::is_movable): the call waits on.
 inline constexpr std::uint32_t kStarvesInPlace = 1;

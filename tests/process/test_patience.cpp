@@ -2,6 +2,7 @@
 // Another client's long kernel: whoever needs a moment without kernels meanwhile goes to another executor with all it has, or waits until that
 // kernel has ended. Nobody gets an error for what would have ended by itself.
 #include <cmath>
+#include <csignal>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -178,4 +179,23 @@ TEST_CASE("events keep their times when the executors, or the broker, are restar
   INFO(restart.explain() << broker.log());
   REQUIRE(restart.ok());
   require_times_are(client, before, broker);
+}
+
+TEST_CASE("events keep their times when what a killed client has left running costs the executor") {
+  const BrokerFixture broker(with({"--executors", "1"}));
+  Client client = start(broker);
+  std::string before = client.ask("time");
+  for (int round = 0; round < 3; ++round) {
+    const pid_t server = broker.servers().at(0);
+    Client other = start(broker);
+    require_ok(other, "run", broker);
+    if (round == 1) before = client.ask("time");  // beside the kernel
+    REQUIRE(elapsed(before) >= 30);
+    other.program().send(SIGKILL);
+    INFO(broker.log());
+    REQUIRE(eventually(kInTime, [&] { return broker.log().find("its work still runs after", 0) != std::string::npos; }));
+    require_times_are(client, before, broker);
+    REQUIRE(eventually(kInTime, [&] { return broker.servers().at(0) != server; }));
+    require_times_are(client, before, broker);
+  }
 }

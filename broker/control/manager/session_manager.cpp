@@ -309,6 +309,7 @@ void SessionManager::session_sent(ClientSession& session, ReceivedMessage& recei
   if (received.is<message::SessionClosed>()) return session_closed(session);
   if (received.is<message::SessionPaused>()) {
     const auto answer = received.read<message::SessionPaused>();
+    if ((answer.flags & kPauseLast) != 0) return replacements_.paused(session, answer);
     return (answer.flags & kPauseToRest) != 0 ? restarts_.paused(session, answer) : relocations_.paused(session, answer);
   }
   if (received.is<message::ChunkCreated>()) return chunks_.chunk_created(session, received.take<message::ChunkCreated>());

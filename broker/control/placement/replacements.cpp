@@ -8,6 +8,7 @@ namespace mpsshim::broker::control {
 
 namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
+constexpr std::chrono::milliseconds kLastAnswers{100};  // who waits for the next life does not wait longer for times
 }
 
 void Replacements::begin(ManagedExecutor& executor, bool is_a_clients) {
@@ -34,6 +35,25 @@ bool Replacements::has_any(House house) const {
   return std::ranges::any_of(drains_, [&](const auto& entry) { return entry.first.user == house.value_or(entry.first.user); });
 }
 
+void Replacements::ask_sessions(ManagedExecutor& executor, Drain& drain) {
+  drain.order = ++last_order_;
+  drain.until = EventLoop::Clock::now() + kLastAnswers;
+  for (auto& [id, session] : sessions_.all()) {
+    if (session.executor != &executor || session.phase != SessionPhase::active || session.relocation || id == executor.blamed()) continue;
+    executor.send(message::SessionPause{.session = id, .order = drain.order, .flags = kPauseToRest | kPauseDespiteVariables | kPauseLast});
+    session.event_times.reset();
+    session.event_times_hold = false;
+    drain.awaited.insert(id);
+  }
+}
+
+void Replacements::paused(ClientSession& session, const message::SessionPaused& answer) {
+  const auto drain = session.executor != nullptr ? drains_.find(session.executor->id()) : drains_.end();
+  if (drain == drains_.end() || drain->second.order != answer.order || drain->second.awaited.erase(session.id) == 0) return;
+  session.event_times_hold = answer.status == CUDA_SUCCESS;
+  check(*session.executor);
+}
+
 void Replacements::check(ManagedExecutor& executor) {
   const auto found = drains_.find(executor.id());
   if (found == drains_.end() || executor.state() != ExecutorState::draining) return;
@@ -42,9 +62,11 @@ void Replacements::check(ManagedExecutor& executor) {
     const ClientSession* session = sessions_.find(id);
     return session != nullptr && session->executor == &executor && !session->is_ending() && id != executor.blamed();
   });
-  const bool drained = found->second.quiesced && !others_run;
-  if (drained || EventLoop::Clock::now() >= found->second.until) return executor.replace();
-  found->second.timer = loop_.after(kDrainLook, [this, &executor] { check(executor); });
+  Drain& drain = found->second;
+  if (drain.order == 0 && drain.quiesced && !others_run) ask_sessions(executor, drain);
+  const bool is_done = drain.order != 0 && drain.awaited.empty();
+  if (is_done || EventLoop::Clock::now() >= drain.until) return executor.replace();
+  drain.timer = loop_.after(kDrainLook, [this, &executor] { check(executor); });
 }
 
 }  // namespace mpsshim::broker::control
