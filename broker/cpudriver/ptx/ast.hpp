@@ -15,6 +15,7 @@
 namespace mpsshim::ptx::ast {
 
 inline constexpr std::uint32_t kNone = 0xffffffff;
+inline constexpr std::uint32_t kMostRegisters = 255;  // of a thread
 
 enum class OperandKind : std::uint8_t {
   reg,       // index: into Function::registers
@@ -106,6 +107,7 @@ struct Function {
   bool has_body = false;
   std::uint32_t max_threads[3] = {0, 0, 0};
   std::uint32_t required_threads[3] = {0, 0, 0};
+  std::uint32_t max_registers = 0;     // .maxnreg; 0: none
   std::uint32_t returns_count = 0;     // variables: first the returns,
   std::uint32_t parameters_count = 0;  // then the parameters, then the body's.
   std::vector<Variable> variables;

@@ -55,7 +55,7 @@ void FunctionDecoder::lay_out_frame() {
     }
   }
   // nvcc's PTX names each value once; hardware keeps about a third of them at a time.
-  function_.registers = std::clamp(16 + words / 3, 16U, 255U);
+  function_.registers = std::clamp(16 + words / 3, 16U, ast::kMostRegisters);
   scratch_offset_ = align_up(static_cast<std::uint32_t>(offset), 64);
   auto end = scratch_offset_ + 4 * kLanes;
   lay_out_slots(end);

@@ -9,6 +9,14 @@
 namespace mpsshim::ptx {
 namespace {
 
+constexpr std::uint32_t kRegistersOfBlock = 65'536;
+
+// Of a kernel that takes `estimate`. As ptxas does it where it is told the largest block: what does not fit goes to local memory.
+std::uint32_t registers_of(std::uint32_t estimate, const ast::Function& declaration, std::uint32_t max_threads) {
+  const std::uint32_t registers = std::min(estimate, kRegistersOfBlock / std::max(max_threads, 1U) / 8 * 8);
+  return declaration.max_registers != 0 ? std::min(registers, declaration.max_registers) : registers;
+}
+
 std::uint32_t align_up(std::uint64_t value, std::uint32_t alignment) {
   return static_cast<std::uint32_t>((value + alignment - 1) / alignment * alignment);
 }
@@ -300,7 +308,7 @@ void Image::fill_kernels() {
     info.local_bytes = local_need(f, on_path);
     info.static_shared_bytes = program_.functions[f].shared_bytes;
     info.const_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(const_bytes, 0xffffffff));
-    info.registers = program_.functions[f].registers;
+    info.registers = registers_of(program_.functions[f].registers, declaration, info.max_threads_per_block);
     info.ptx_version = text.version;
     info.target_sm = text.target;
     program_.kernels.push_back(std::move(info));

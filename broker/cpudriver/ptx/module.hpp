@@ -36,7 +36,7 @@ struct KernelInfo {
   std::uint32_t const_bytes = 0;                // All .const variables of the image.
   std::uint32_t max_threads_per_block = 1024;   // .maxntid and .reqntid lower it.
   std::uint32_t required_block[3] = {0, 0, 0};  // .reqntid; 0: free.
-  std::uint32_t registers = 0;                  // An estimate from the live values, 16 to 255.
+  std::uint32_t registers = 0;                  // An estimate, 16 to 255: so few that the largest block fits, and .maxnreg.
   std::uint32_t ptx_version = 0;                // 90 for ".version 9.0".
   std::uint32_t target_sm = 0;                  // 75 for ".target sm_75".
 };

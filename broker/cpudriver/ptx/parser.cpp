@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/cpudriver/ptx/parser.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -209,7 +210,9 @@ void Parser::parse_function_directives(ast::Function& function) {
       parse_dimensions(function.max_threads);
     } else if (token.text == "reqntid") {
       parse_dimensions(function.required_threads);
-    } else if (token.text == "minnctapersm" || token.text == "maxnctapersm" || token.text == "maxnreg") {
+    } else if (token.text == "maxnreg") {
+      function.max_registers = static_cast<std::uint32_t>(std::clamp<std::int64_t>(expect_integer(), 0, ast::kMostRegisters));
+    } else if (token.text == "minnctapersm" || token.text == "maxnctapersm") {
       expect_integer();
     } else if (token.text == "noreturn") {
       continue;

@@ -267,6 +267,15 @@ TEST_CASE("directives that tune say nothing about the result") {
   CHECK(load({kHead + ".visible .entry k()\n.maxnreg 32\n{ ret; }\n"})->kernels().size() == 1);
 }
 
+TEST_CASE("a kernel takes as many registers as leave room for its largest block, and no more than .maxnreg") {
+  const std::string body = " { .reg .b32 %r<900>; ret; }\n";
+  CHECK(load({kHead + ".visible .entry k() { .reg .b32 %r<60>; ret; }\n"})->kernels()[0].registers == 36);
+  CHECK(load({kHead + ".visible .entry k()" + body})->kernels()[0].registers == 64);
+  CHECK(load({kHead + ".visible .entry k() .maxntid 384" + body})->kernels()[0].registers == 168);
+  CHECK(load({kHead + ".visible .entry k() .reqntid 64" + body})->kernels()[0].registers == 255);
+  CHECK(load({kHead + ".visible .entry k() .maxnreg 40" + body})->kernels()[0].registers == 40);
+}
+
 TEST_CASE("a launch that does not fit its kernel is refused") {
   TestDevice device;
   device.load(
