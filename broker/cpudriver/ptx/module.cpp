@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/cpudriver/ptx/module.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
+#include "broker/cpudriver/ptx/cooperative_groups.hpp"
 #include "broker/cpudriver/ptx/decoder.hpp"
 #include "broker/cpudriver/ptx/image.hpp"
 #include "broker/cpudriver/ptx/parser.hpp"
@@ -11,11 +13,29 @@
 namespace mpsshim::ptx {
 namespace {
 
+bool is_defined(const std::vector<ast::Text>& texts, std::string_view name) {
+  return std::ranges::any_of(texts, [&](const ast::Text& text) {
+    return std::ranges::any_of(text.functions, [&](const ast::Function& function) { return function.name == name && function.has_body; });
+  });
+}
+
+bool is_declared(const std::vector<ast::Text>& texts, std::string_view name) {
+  return std::ranges::any_of(texts, [&](const ast::Text& text) {
+    return std::ranges::any_of(text.functions, [&](const ast::Function& function) { return function.name == name; });
+  });
+}
+
+bool wants_cooperative_groups(const std::vector<ast::Text>& texts) {
+  return (is_declared(texts, kGridHandleFunction) || is_declared(texts, kGridBarrierFunction)) && !is_defined(texts, kGridHandleFunction) &&
+         !is_defined(texts, kGridBarrierFunction);
+}
+
 std::unique_ptr<Program> compile_texts(std::span<const std::string_view> ptx_texts, std::size_t& text_index) {
   std::vector<ast::Text> texts;
   for (text_index = 0; text_index < ptx_texts.size(); ++text_index) {
     texts.push_back(Parser(ptx_texts[text_index], static_cast<std::uint32_t>(text_index)).parse());
   }
+  if (wants_cooperative_groups(texts)) texts.push_back(Parser(kCooperativeGroupsText, static_cast<std::uint32_t>(texts.size())).parse());
   text_index = 0;
   auto program = std::make_unique<Program>();
   Image image(texts, *program);
