@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 
 #include <pthread.h>
@@ -36,16 +37,21 @@ void have_pages(std::byte* begin, std::uint64_t bytes) {
 
 }  // namespace
 
+// A stack is a mapping; what the thread has for itself lies around what pthread_self() points at.
 bool is_of_this_thread(AddressRange pages) {
   const auto self = static_cast<std::uint64_t>(pthread_self());
   if (touch(pages, {self - kThreadsOwn, 2 * kThreadsOwn})) return true;
-  pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return true;
-  void* stack = nullptr;
-  std::size_t bytes = 0;
-  const bool is_known = pthread_attr_getstack(&attributes, &stack, &bytes) == 0;
-  pthread_attr_destroy(&attributes);
-  return !is_known || touch(pages, {reinterpret_cast<std::uintptr_t>(stack), bytes});
+  std::FILE* maps = std::fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return true;
+  char line[512];
+  const auto here = reinterpret_cast<std::uintptr_t>(line);
+  bool is_its_stack = false;
+  while (std::fgets(line, sizeof line, maps) != nullptr) {
+    unsigned long long begin = 0, end = 0;
+    if (std::sscanf(line, "%llx-%llx", &begin, &end) == 2 && begin <= here && here < end) is_its_stack = touch(pages, {begin, end - begin});
+  }
+  std::fclose(maps);
+  return is_its_stack;
 }
 
 #if defined(UFFDIO_WRITEPROTECT) && defined(UFFD_FEATURE_PAGEFAULT_FLAG_WP)
