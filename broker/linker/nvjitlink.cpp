@@ -156,6 +156,7 @@ class ToolkitLink final : public Link {
   [[nodiscard]] CUresult create_now(const std::vector<JitOption>& options) {
     const std::vector<std::string> words = NvJitLink::words_of(options, compute_);
     std::vector<const char*> arguments;
+    arguments.reserve(words.size());
     for (const std::string& word : words) arguments.push_back(word.c_str());
     return as_result(functions_->create(&handle_, static_cast<std::uint32_t>(arguments.size()), arguments.data()));
   }

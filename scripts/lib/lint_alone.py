@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changed sources and headers compile by themselves: what they use they include. Builds that precompile headers, or compile
 several sources as one, do not notice; with --all every source and header, which takes long."""
-import concurrent.futures
-import os
 import re
 import subprocess
 import time
 
 import compile_commands
-from lint_tidy import changed_lines
+from lint_tidy import changed_lines, looked_at
 
 FOLDERS = ('proto', 'interposer', 'broker', 'tests', 'examples')
 FINDING = re.compile(r'^(?:In file included from )?(\S+?:\d+):\d+: (?:error|fatal error): (.*?)(?: \[-W[\w,-]+\])?$')
@@ -43,14 +41,4 @@ def findings(root, options):
     commands |= of_headers(root, commands)
     changed = None if options.all else changed_lines(root, options.base)
     wanted = sorted(source for source in commands if changed is None or source in changed)
-    until = None if options.seconds is None else time.monotonic() + options.seconds
-    found = {}
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-        jobs = [threads.submit(alone, root, source, commands[source], until) for source in wanted]
-        for job in jobs:
-            for line in (job.result() or '').splitlines():
-                if match := FINDING.match(line):
-                    found.setdefault(f'{match[1].removeprefix(f"{root}/")}: {match[2]}')
-    if left := sum(job.result() is None for job in jobs):
-        print(f'    {left} of {len(wanted)} changed files left out, the time is over: scripts/lint alone')
-    yield from found
+    yield from looked_at(root, options, wanted, lambda source, until: alone(root, source, commands[source], until), FINDING, 'alone')

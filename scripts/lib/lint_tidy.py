@@ -37,18 +37,23 @@ def tidied(root, source, arguments, lines, until):
     return done.stdout
 
 
+def looked_at(root, options, files, look, finding, name):
+    """What `look(file, until)` prints of each of these files, as long as there is time: each finding once."""
+    until = None if options.seconds is None else time.monotonic() + options.seconds
+    found = {}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        jobs = [threads.submit(look, file, until) for file in files]
+        for job in jobs:
+            for line in (job.result() or '').splitlines():
+                if match := finding.match(line):
+                    found.setdefault(f'{match[1].removeprefix(f"{root}/")}: {match[2]}')
+    if left := sum(job.result() is None for job in jobs):
+        print(f'    {left} of {len(files)} changed files left out, the time is over: scripts/lint {name}')
+    return found
+
+
 def findings(root, options):
     commands = compile_commands.load(root, options.tree, FOLDERS)
     lines = None if options.all else changed_lines(root, options.base)
     wanted = sorted(source for source in commands if lines is None or source in lines)
-    until = None if options.seconds is None else time.monotonic() + options.seconds
-    found = {}
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-        jobs = [threads.submit(tidied, root, source, commands[source], lines, until) for source in wanted]
-        for job in jobs:
-            for line in (job.result() or '').splitlines():
-                if match := FINDING.match(line):
-                    found.setdefault(f'{match[1].removeprefix(f"{root}/")}: {match[2]}')
-    if left := sum(job.result() is None for job in jobs):
-        print(f'    {left} of {len(wanted)} changed sources left out, the time is over: scripts/lint tidy')
-    yield from found
+    yield from looked_at(root, options, wanted, lambda source, until: tidied(root, source, commands[source], lines, until), FINDING, 'tidy')

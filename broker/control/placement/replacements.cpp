@@ -48,7 +48,8 @@ void Replacements::ask_sessions(ManagedExecutor& executor, Drain& drain) {
 }
 
 void Replacements::paused(ClientSession& session, const message::SessionPaused& answer) {
-  const auto drain = session.executor != nullptr ? drains_.find(session.executor->id()) : drains_.end();
+  if (session.executor == nullptr) return;
+  const auto drain = drains_.find(session.executor->id());
   if (drain == drains_.end() || drain->second.order != answer.order || drain->second.awaited.erase(session.id) == 0) return;
   session.event_times_hold = answer.status == CUDA_SUCCESS;
   check(*session.executor);

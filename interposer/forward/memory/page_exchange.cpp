@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include <pthread.h>
@@ -47,8 +48,10 @@ bool is_of_this_thread(AddressRange pages) {
   const auto here = reinterpret_cast<std::uintptr_t>(line);
   bool is_its_stack = false;
   while (std::fgets(line, sizeof line, maps) != nullptr) {
-    unsigned long long begin = 0, end = 0;
-    if (std::sscanf(line, "%llx-%llx", &begin, &end) == 2 && begin <= here && here < end) is_its_stack = touch(pages, {begin, end - begin});
+    char* rest = nullptr;
+    const std::uint64_t begin = std::strtoull(line, &rest, 16);
+    const std::uint64_t end = *rest == '-' ? std::strtoull(rest + 1, nullptr, 16) : 0;
+    if (begin <= here && here < end) is_its_stack = touch(pages, {begin, end - begin});
   }
   std::fclose(maps);
   return is_its_stack;
