@@ -213,6 +213,9 @@ std::string journal_of(const Arguments& arguments) {
   return arguments.test_journal.empty() ? kJournalSocket : arguments.test_journal;
 }
 
+// By name or by path.
+bool insists_on_nvjitlink(const Arguments& arguments) { return arguments.ptx_compiler != "auto" && arguments.ptx_compiler != "driver"; }
+
 ExecutorOptions executor_options(const Arguments& arguments) {
   return {.driver_path = arguments.driver,
           .device = arguments.device,
@@ -233,7 +236,8 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .user_log_mib = arguments.user_log_mib,
           .dumpable = arguments.dumpable,
           .keeps_rights = arguments.keep_rights,
-          .opens_assertions = arguments.open_assertions};
+          .opens_assertions = arguments.open_assertions,
+          .never_compiles = insists_on_nvjitlink(arguments)};
 }
 
 LinkerOptions linker_options(const Arguments& arguments) {
@@ -266,6 +270,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.dumpable = arguments.dumpable;
   executors.keeps_rights = arguments.keep_rights;
   executors.opens_assertions = arguments.open_assertions;
+  executors.never_compiles = insists_on_nvjitlink(arguments);
   return executors;
 }
 

@@ -91,6 +91,7 @@ struct Arguments {
 void describe(CommandLine& line, Arguments& arguments);
 
 [[nodiscard]] bool logs_to_files(const Arguments& arguments);
+[[nodiscard]] bool insists_on_nvjitlink(const Arguments& arguments);
 [[nodiscard]] std::string journal_of(const Arguments& arguments);  // its socket; "": nothing is logged there
 [[nodiscard]] ExecutorOptions executor_options(const Arguments& arguments);
 [[nodiscard]] LinkerOptions linker_options(const Arguments& arguments);

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "proto/image/image.hpp"
+
 namespace mpsshim::broker {
 
 namespace {
@@ -207,6 +209,10 @@ std::unique_ptr<NvJitLink> NvJitLink::load(const std::string& file, const LinkTa
 std::unique_ptr<Link> NvJitLink::begin() const { return std::make_unique<ToolkitLink>(functions_, compute_); }
 
 CUresult NvJitLink::try_load(const ImageBytes& text, std::string& error_log) const {
+  if (image::form_of(text.bytes()) != image::Form::ptx) {  // a container, all of whose texts are for newer devices
+    error_log = "the image has no text for this device";
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
   const std::unique_ptr<Link> link = begin();
   CUresult error = link->create({});
   if (error == CUDA_SUCCESS) error = link->add({CU_JIT_INPUT_PTX, text, "image", {}});

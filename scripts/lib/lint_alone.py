@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import compile_commands
-from lint_tidy import changed_lines, looked_at
+from lint_tidy import looked_at
 
 FOLDERS = ('proto', 'interposer', 'broker', 'tests', 'examples')
 FINDING = re.compile(r'^(?:In file included from )?(\S+?:\d+):\d+: (?:error|fatal error): (.*?)(?: \[-W[\w,-]+\])?$')
@@ -18,7 +18,14 @@ def alone(root, source, arguments, until):
         return None
     language = 'c++-header' if source.suffix == '.hpp' else 'c++'
     done = subprocess.run(['c++', *arguments, '-fsyntax-only', '-w', '-x', language, str(source)], cwd=root, capture_output=True, text=True, check=False)
-    return done.stderr
+    failed = done.returncode != 0 and not any(FINDING.match(line) for line in done.stderr.splitlines())
+    return done.stderr + (f'{source}:1:1: error: the compiler ends with {done.returncode}\n' if failed else '')
+
+
+def changed_files(root, base):
+    """Those in which lines were only taken out, too."""
+    named = subprocess.run(['git', 'diff', '--name-only', '--relative', base], cwd=root, capture_output=True, text=True, check=True)
+    return {root / name for name in named.stdout.splitlines()}
 
 
 def of_headers(root, commands):
@@ -39,6 +46,6 @@ def of_headers(root, commands):
 def findings(root, options):
     commands = compile_commands.load(root, options.tree, FOLDERS)
     commands |= of_headers(root, commands)
-    changed = None if options.all else changed_lines(root, options.base)
+    changed = None if options.all else changed_files(root, options.base)
     wanted = sorted(source for source in commands if changed is None or source in changed)
     yield from looked_at(root, options, wanted, lambda source, until: alone(root, source, commands[source], until), FINDING, 'alone')

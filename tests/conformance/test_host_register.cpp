@@ -146,53 +146,6 @@ TEST_CASE("odd ranges and busy processes register memory as well", "[forwarded]"
   OK(CU(cuMemFree)(device));
 }
 
-TEST_CASE("what a program with several threads registers has a device pointer", "[forwarded]") {
-  const DeviceContext context;
-  const Pages pages;
-  constexpr size_t kPageWords = 1024, kPages = kBytes / 4 / kPageWords;
-  std::atomic<bool> over{false};
-  // Each stores into a word of every page all the time: none of that may be lost.
-  std::vector<std::vector<unsigned>> stored(3, std::vector<unsigned>(kPages));
-  std::vector<std::thread> writers;
-  const auto word = [&](size_t page, size_t number) { return reinterpret_cast<std::atomic<unsigned>*>(pages.words + page * kPageWords + number); };
-  for (size_t i = 0; i < stored.size(); ++i) {
-    for (size_t page = 0; page < kPages; ++page) word(page, 10 + i)->store(0);
-    writers.emplace_back([&, i] {
-      for (size_t page = 0; !over; page = (page + 1) % kPages) word(page, 10 + i)->store(++stored[i][page], std::memory_order_relaxed);
-    });
-  }
-  bool is_possible = true;
-  unsigned wrong = 0;
-  for (unsigned round = 1; round <= 30 && is_possible; ++round) {
-    const size_t first = round % 3 == 0 ? 3 : 0, bytes = round % 3 == 0 ? 100'000 : kBytes;  // no whole pages, too
-    OK(CU(cuMemHostRegister)(pages.words + first, bytes, round % 2 == 0 ? CU_MEMHOSTREGISTER_DEVICEMAP : 0));
-    CUdeviceptr mapped = 0;
-    const CUresult result = CU(cuMemHostGetDevicePointer)(&mapped, pages.words + first, 0);
-    is_possible = result == CUDA_SUCCESS || driver_kind() != DriverKind::forwarded;
-    if (is_possible) {
-      OK(result);
-      for (size_t page = 1; page < 20; page += 6) OK(CU(cuMemsetD32)(mapped + (page * kPageWords + 50 - first) * 4, round, 2));
-      OK(CU(cuCtxSynchronize)());
-      for (size_t page = 1; page < 20; page += 6) wrong += *word(page, 50) != round || *word(page, 51) != round;
-      CUdeviceptr again = 0;
-      OK(CU(cuMemHostGetDevicePointer)(&again, pages.words + first + 17, 0));
-      CHECK(again == mapped + 17 * 4);
-    } else {
-      CHECK(result == CUDA_ERROR_NOT_SUPPORTED);
-    }
-    OK(CU(cuMemHostUnregister)(pages.words + first));
-    if (is_possible) wrong += *word(7, 50) != round;
-  }
-  over = true;
-  for (std::thread& writer : writers) writer.join();
-  for (size_t page = 0; page < kPages; ++page) {
-    for (size_t i = 0; i < stored.size(); ++i) wrong += *word(page, 10 + i) != stored[i][page];
-    wrong += *word(page, 60) != page * kPageWords + 60;
-  }
-  CHECK(wrong == 0);
-  if (!is_possible) MPSSHIM_SKIP("this process may not protect pages by userfaultfd");
-}
-
 TEST_CASE("a child's registered memory is its own", "[forwarded]") {
   const DeviceContext context;
   const Pages pages;

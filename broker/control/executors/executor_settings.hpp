@@ -36,6 +36,7 @@ struct ExecutorSettings {
   unsigned user_log_mib = 0;
   bool dumpable = false;
   bool opens_assertions = false;
+  bool never_compiles = false;
   bool keeps_rights = false;  // executors are not walled in (broker/rights/rights.hpp)
   std::chrono::milliseconds start_limit{60'000};
   std::chrono::milliseconds quit_limit{1'000};

@@ -67,7 +67,8 @@ ExecutorOptions ManagedExecutor::options() const {
                           .dumpable = settings_.dumpable,
                           .keeps_rights = settings_.keeps_rights,
                           .counts_file = settings_.counts_file,
-                          .opens_assertions = settings_.opens_assertions};
+                          .opens_assertions = settings_.opens_assertions,
+                          .never_compiles = settings_.never_compiles};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;
 }

@@ -65,6 +65,10 @@ void Replacements::check(ManagedExecutor& executor) {
   });
   Drain& drain = found->second;
   if (drain.order == 0 && drain.quiesced && !others_run) ask_sessions(executor, drain);
+  std::erase_if(drain.awaited, [&](std::uint64_t id) {
+    const ClientSession* session = sessions_.find(id);
+    return session == nullptr || session->phase != SessionPhase::active;
+  });
   const bool is_done = drain.order != 0 && drain.awaited.empty();
   if (is_done || EventLoop::Clock::now() >= drain.until) return executor.replace();
   drain.timer = loop_.after(kDrainLook, [this, &executor] { check(executor); });

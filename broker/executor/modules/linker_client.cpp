@@ -37,7 +37,8 @@ LinkOutcome LinkerClient::run(std::uint64_t session, std::uint64_t image, std::u
   if (!read_outcome(answer.prepared, outcome) || is_fatal(outcome.status)) {
     return failed(CUDA_ERROR_INVALID_PTX, "what the process that links images has made of it is not understood");
   }
-  if (outcome.end == LinkOutcome::End::not_there && has_device_alone()) {
+  if (outcome.end == LinkOutcome::End::done && outcome.status == CUDA_SUCCESS) never_here();
+  if (outcome.end == LinkOutcome::End::not_there && may_be_here_.load(std::memory_order_relaxed) && has_device_alone()) {
     if (!is_here_.exchange(true)) log_info("PTX is compiled in this executor, which a text that crashes the compiler ends: {}", outcome.error_log);
     return run_here(session, request);
   }
@@ -47,7 +48,6 @@ LinkOutcome LinkerClient::run(std::uint64_t session, std::uint64_t image, std::u
   return outcome;
 }
 
-// Elsewhere nobody's word is taken for it.
 bool LinkerClient::has_device_alone() const {
   CUdevice device = 0;
   int mode = CU_COMPUTEMODE_DEFAULT;

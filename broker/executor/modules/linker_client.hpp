@@ -26,6 +26,9 @@ class LinkerClient {
   // client's. `session` 0: a replay. Where nothing has come of it the error log says why.
   [[nodiscard]] LinkOutcome run(std::uint64_t session, std::uint64_t image, std::uint32_t flags, const LinkRequest& request);
 
+  // Whoever says that it cannot compile, what it was to compile fails.
+  void never_here() { may_be_here_.store(false, std::memory_order_relaxed); }
+
  private:
   [[nodiscard]] bool has_device_alone() const;
   [[nodiscard]] LinkOutcome run_here(std::uint64_t session, const LinkRequest& request);
@@ -33,6 +36,8 @@ class LinkerClient {
   const Driver& driver_;
   ControlLink& control_;
   const FaultReporter& faults_;
+  // Nobody's word is taken for it on other GPUs than those that take one process at a time, nor once a linker process has compiled something.
+  std::atomic<bool> may_be_here_{true};
   std::atomic<bool> is_here_{false};  // the linker process has said that it cannot
   Mutex mutex_;
   const DriverLinkLibrary library_;

@@ -131,6 +131,7 @@ CUresult Executor::start() {
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   open_assertions();
+  if (options_.never_compiles) modules_->linker().never_here();
   parts_->open_warm_stream();
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
   window_->set_on_open([this] { workers_->wake_all(); });

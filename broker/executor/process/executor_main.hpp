@@ -31,6 +31,7 @@ struct ExecutorOptions {
   bool keeps_rights = false;         // broker/rights/rights.hpp
   int counts_file = -1;              // for the launcher, who has the executor inherit it (SessionCountsFile); -1: there is none
   bool opens_assertions = false;     // docs/modules.md, "Assertions"
+  bool never_compiles = false;       // not even where no linker process can (LinkerClient::never_here)
 };
 
 // Runs until the control process says Quit or hangs up. The result is the process's exit status.

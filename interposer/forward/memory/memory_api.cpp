@@ -129,10 +129,9 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
   if (pdptr == nullptr || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto address = reinterpret_cast<std::uintptr_t>(p);
-  if (RegisteredMemory::instance().find(address)) {
-    const std::uint64_t alias = RegisteredMemory::instance().alias_of(address);
-    if (alias == 0) return CUDA_ERROR_NOT_SUPPORTED;
-    *pdptr = alias;
+  if (const auto registered = RegisteredMemory::instance().find(address)) {
+    if (registered->alias == 0) return CUDA_ERROR_NOT_SUPPORTED;
+    *pdptr = registered->alias + (address - registered->range.address);
     return CUDA_SUCCESS;
   }
   std::optional<ManagedMemory::Found> managed;

@@ -124,16 +124,16 @@ CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, 
   return allocate(allocation, pointer);
 }
 
-bool PinnedMemory::map_private(std::uint64_t alias, void* to, std::uint64_t bytes) { return map_alias(alias, to, MAP_PRIVATE, bytes); }
+bool PinnedMemory::map_private(std::uint64_t alias, void* to) { return map_alias(alias, to, MAP_PRIVATE); }
 
 bool PinnedMemory::map_shared(std::uint64_t alias, void* to) {
-  if (!map_alias(alias, to, MAP_SHARED, UINT64_MAX)) return false;
+  if (!map_alias(alias, to, MAP_SHARED)) return false;
   const std::lock_guard lock(mutex_);
   allocations_.at(alias).file.reset();  // a descriptor each would soon be all that a process may have
   return true;
 }
 
-bool PinnedMemory::map_alias(std::uint64_t alias, void* to, int sharing, std::uint64_t bytes) {
+bool PinnedMemory::map_alias(std::uint64_t alias, void* to, int sharing) {
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(alias);
   if (found == allocations_.end() || !found->second.file) return false;
@@ -143,7 +143,7 @@ bool PinnedMemory::map_alias(std::uint64_t alias, void* to, int sharing, std::ui
     (void)found->second.file->release();  // the number is somebody else's
     return false;
   }
-  return mmap(to, std::min(bytes, found->second.mapped_bytes), PROT_READ | PROT_WRITE, sharing | MAP_FIXED, fd, 0) != MAP_FAILED;
+  return mmap(to, found->second.mapped_bytes, PROT_READ | PROT_WRITE, sharing | MAP_FIXED, fd, 0) != MAP_FAILED;
 }
 
 CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {

@@ -36,7 +36,7 @@ class PinnedMemory {
   // A segment of events (proto/shared_events.hpp): an own one, or one that `opens` names. `segment` is its id.
   [[nodiscard]] CUresult allocate_events(const proto::MemoryName* opens, void*& pointer, std::uint64_t& segment);
   // Maps an alias's content at `to`, for this process alone. False: its file cannot be had any more.
-  [[nodiscard]] bool map_private(std::uint64_t alias, void* to, std::uint64_t bytes);
+  [[nodiscard]] bool map_private(std::uint64_t alias, void* to);
   // The same for everybody: what the executor writes is seen there, and the reverse. Once: the file is closed then.
   [[nodiscard]] bool map_shared(std::uint64_t alias, void* to);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
@@ -89,7 +89,7 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate(Allocation allocation, void*& pointer);
   [[nodiscard]] CUresult choose_address(std::uint64_t mapped_bytes, std::uint64_t& address);
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
-  [[nodiscard]] bool map_alias(std::uint64_t alias, void* to, int sharing, std::uint64_t bytes);
+  [[nodiscard]] bool map_alias(std::uint64_t alias, void* to, int sharing);
   void give_back(std::uint64_t address, std::uint64_t mapped_bytes);
   // In the other sessions that are attached.
   [[nodiscard]] CUresult open_elsewhere(std::uint64_t address);

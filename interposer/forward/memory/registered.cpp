@@ -2,7 +2,6 @@
 #include "interposer/forward/memory/registered.hpp"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -16,9 +15,7 @@
 #include "interposer/forward/memory/copy_crew.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/external_memory.hpp"
-#include "interposer/forward/memory/page_exchange.hpp"
 #include "interposer/forward/memory/pinned.hpp"
-#include "interposer/forward/memory/userfault.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "proto/channel.hpp"
@@ -54,24 +51,6 @@ bool is_alone() {
   return threads <= 1 + CopyCrew::instance().living_helpers();
 }
 
-AddressRange pages_of(AddressRange range) {
-  const std::uint64_t begin = range.address / proto::kPageBytes * proto::kPageBytes;
-  return {begin, (range.end() - begin + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes};
-}
-
-// Nobody stores here between the copy and the exchange; nor does a handler of signals.
-std::uint64_t exchange_alone(AddressRange pages, std::byte* shared) {
-  sigset_t all, before;
-  sigfillset(&all);
-  if (pthread_sigmask(SIG_BLOCK, &all, &before) != 0) return 0;
-  std::memcpy(shared, host_pointer(pages.address), pages.size_bytes);
-  // An old size of 0: a second mapping of the same pages.
-  const bool is_exchanged = mremap(shared, 0, pages.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(pages.address)) != MAP_FAILED;
-  (void)pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (is_exchanged) madvise(host_pointer(pages.address), pages.size_bytes, MADV_DOFORK);  // unlike the alias
-  return is_exchanged ? pages.size_bytes : 0;
-}
-
 bool is_mapped(AddressRange range) {
   const std::uint64_t first = range.address / proto::kPageBytes * proto::kPageBytes;
   unsigned char resident[256];
@@ -102,52 +81,29 @@ CUresult RegisteredMemory::add(AddressRange range, std::uint32_t flags, CUcontex
   if (PinnedMemory::instance().find(range.address)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   const bool is_device = DeviceLeases::instance().holds(range.address) || ExternalMemories::instance().find(range.address);
   if (is_device || !is_mapped(range)) return CUDA_ERROR_INVALID_VALUE;
-  Registration registration{range.size_bytes, pages_of(range), 0, flags, context, next_buffer_id(), nullptr};
-  registration.alias = exchange(registration, false);
+  Registration registration{range.size_bytes, 0, flags, context, next_buffer_id(), nullptr};
+  const bool has_whole_pages = range.address % proto::kPageBytes == 0 && range.size_bytes % proto::kPageBytes == 0;
+  if (has_whole_pages && is_alone() && is_private(range)) registration.alias = exchange(range, flags, context);
   const std::lock_guard lock(mutex_);
   registrations_.emplace(range.address, registration);
   has_been_used_.store(true, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
 
-std::uint64_t RegisteredMemory::exchange(const Registration& registration, bool is_asked_for) {
-  const AddressRange& pages = registration.pages;
-  if (!is_private(pages) || is_of_this_thread(pages) || !watch_forks()) return 0;
+// The alias, or 0: the pages are as they were.
+std::uint64_t RegisteredMemory::exchange(AddressRange range, std::uint32_t flags, CUcontext context) {
+  if (!watch_forks()) return 0;
   void* alias = nullptr;
-  if (PinnedMemory::instance().allocate_alias(pages.size_bytes, registration.flags, registration.context, alias) != CUDA_SUCCESS) return 0;
-  auto* const shared = static_cast<std::byte*>(alias);
-  std::uint64_t done = 0;
-  {
-    const std::lock_guard lock(exchange_mutex_);
-    if (is_alone()) done = exchange_alone(pages, shared);
-    if (done == 0) done = exchange_pages(pages, shared, FaultsOf::everybody);
-    if (done == 0 && is_asked_for) done = exchange_pages(pages, shared, FaultsOf::process);
-    if (done == pages.size_bytes) return reinterpret_cast<std::uintptr_t>(alias);
-    if (done != 0) make_private({0, pages, reinterpret_cast<std::uintptr_t>(alias)}, done);
+  if (PinnedMemory::instance().allocate_alias(range.size_bytes, flags, context, alias) != CUDA_SUCCESS) return 0;
+  // Alone: nobody stores here between the copy and the exchange.
+  std::memcpy(alias, host_pointer(range.address), range.size_bytes);
+  // An old size of 0: a second mapping of the same pages.
+  if (mremap(alias, 0, range.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(range.address)) == MAP_FAILED) {
+    (void)PinnedMemory::instance().free(alias);
+    return 0;
   }
-  (void)PinnedMemory::instance().free(alias);
-  return 0;
-}
-
-std::uint64_t RegisteredMemory::alias_of(std::uint64_t address) {
-  const std::lock_guard ordering(order_mutex_);
-  Registration registration;
-  std::uint64_t begin = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    auto entry = registrations_.upper_bound(address);
-    if (entry == registrations_.begin()) return 0;
-    --entry;
-    if (!AddressRange{entry->first, entry->second.size_bytes}.holds(address, 1)) return 0;
-    begin = entry->first;
-    registration = entry->second;
-  }
-  if (registration.alias == 0) {
-    registration.alias = exchange(registration, true);
-    const std::lock_guard lock(mutex_);
-    registrations_.at(begin).alias = registration.alias;
-  }
-  return registration.alias != 0 ? registration.alias + (address - registration.pages.address) : 0;
+  madvise(host_pointer(range.address), range.size_bytes, MADV_DOFORK);  // unlike the alias
+  return reinterpret_cast<std::uintptr_t>(alias);
 }
 
 CUresult RegisteredMemory::remove(std::uint64_t address) {
@@ -167,25 +123,20 @@ CUresult RegisteredMemory::remove(std::uint64_t address) {
     registration = registrations_.extract(address).mapped();
   }
   if (registration.alias == 0) return CUDA_SUCCESS;
-  make_private(registration, registration.pages.size_bytes);
+  make_private(address, registration);
   return PinnedMemory::instance().free(host_pointer(registration.alias));
 }
 
 // A private view of the same file: what was stored so far is in it, what is stored from now on is this process's alone. Nobody else writes to
 // the file any more, so nothing changes under it.
-void RegisteredMemory::make_private(const Registration& registration, std::uint64_t bytes) {
-  void* const pages = host_pointer(registration.pages.address);
-  if (PinnedMemory::instance().map_private(registration.alias, pages, bytes)) return;
+void RegisteredMemory::make_private(std::uint64_t address, const Registration& registration) {
+  const std::uint64_t bytes = registration.size_bytes;
+  if (PinnedMemory::instance().map_private(registration.alias, host_pointer(address))) return;
   // The program has closed our descriptor: a copy, and what other threads store meanwhile is lost only where they exist.
   void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy == MAP_FAILED) return;  // the pages stay shared with nobody
-  std::memcpy(copy, pages, bytes);
-  (void)mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pages);
-}
-
-RegisteredMemory::Found RegisteredMemory::found(std::uint64_t begin, const Registration& registration) {
-  const std::uint64_t alias = registration.alias != 0 ? registration.alias + (begin - registration.pages.address) : 0;
-  return {{begin, registration.size_bytes}, alias, registration.flags, registration.context, registration.buffer_id};
+  std::memcpy(copy, host_pointer(address), bytes);
+  (void)mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(address));
 }
 
 std::optional<RegisteredMemory::Found> RegisteredMemory::find(std::uint64_t address) const {
@@ -197,15 +148,15 @@ std::optional<RegisteredMemory::Found> RegisteredMemory::find(std::uint64_t addr
   const Registration& registration = entry->second;
   const AddressRange range{entry->first, registration.size_bytes};
   if (!range.holds(address, 1)) return std::nullopt;
-  return found(entry->first, registration);
+  return Found{range, registration.alias, registration.flags, registration.context, registration.buffer_id};
 }
 
 std::optional<RegisteredMemory::Found> RegisteredMemory::find_alias(std::uint64_t address) const {
   if (!has_been_used_.load(std::memory_order_relaxed)) return std::nullopt;
   const std::lock_guard lock(mutex_);
   for (const auto& [begin, registration] : registrations_) {
-    const Found each = found(begin, registration);
-    if (each.alias != 0 && AddressRange{each.alias, registration.size_bytes}.holds(address, 1)) return each;
+    if (registration.alias == 0 || !AddressRange{registration.alias, registration.size_bytes}.holds(address, 1)) continue;
+    return Found{{begin, registration.size_bytes}, registration.alias, registration.flags, registration.context, registration.buffer_id};
   }
   return std::nullopt;
 }
@@ -242,17 +193,15 @@ bool RegisteredMemory::watch_forks() {
 
 // The child's memory is as it was at the fork, and its own: exchanged pages, which it would share, are replaced by a copy made before.
 void RegisteredMemory::before_fork() {
-  exchange_mutex_.lock();
   mutex_.lock();
   for (auto& [address, registration] : registrations_) {
     if (registration.alias == 0) continue;
-    const AddressRange& pages = registration.pages;
-    void* copy = mmap(nullptr, pages.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* copy = mmap(nullptr, registration.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) {
-      madvise(host_pointer(pages.address), pages.size_bytes, MADV_DONTFORK);  // no copy: the child has nothing there rather than what is not its own
+      madvise(host_pointer(address), registration.size_bytes, MADV_DONTFORK);  // no copy: the child has nothing there rather than what is not its own
       continue;
     }
-    std::memcpy(copy, host_pointer(registration.alias), pages.size_bytes);
+    std::memcpy(copy, host_pointer(registration.alias), registration.size_bytes);
     registration.snapshot = copy;
   }
 }
@@ -260,26 +209,21 @@ void RegisteredMemory::before_fork() {
 void RegisteredMemory::after_fork_in_parent() {
   for (auto& [address, registration] : registrations_) {
     if (registration.alias == 0) continue;
-    const AddressRange& pages = registration.pages;
-    madvise(host_pointer(pages.address), pages.size_bytes, MADV_DOFORK);
-    if (registration.snapshot != nullptr) munmap(registration.snapshot, pages.size_bytes);
+    madvise(host_pointer(address), registration.size_bytes, MADV_DOFORK);
+    if (registration.snapshot != nullptr) munmap(registration.snapshot, registration.size_bytes);
     registration.snapshot = nullptr;
   }
   mutex_.unlock();
-  exchange_mutex_.unlock();
 }
 
 void RegisteredMemory::after_fork_in_child() {
   for (auto& [address, registration] : registrations_) {
-    const AddressRange& pages = registration.pages;
-    if (registration.snapshot != nullptr) {
-      (void)mremap(registration.snapshot, pages.size_bytes, pages.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(pages.address));
-    }
+    const std::uint64_t bytes = registration.size_bytes;
+    if (registration.snapshot != nullptr) (void)mremap(registration.snapshot, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(address));
     registration.snapshot = nullptr;
     registration.alias = 0;  // a fork of the child finds private memory
   }
   mutex_.unlock();
-  exchange_mutex_.unlock();
 }
 
 }  // namespace mpsshim::interposer::forward

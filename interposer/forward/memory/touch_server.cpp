@@ -211,6 +211,8 @@ CUresult TouchServer::download(ManagedMemory::Allocation& allocation, Pending& p
 // The memory has been freed under the touch: whoever touched meets what is there now.
 bool TouchServer::let_go(const Pending& pending) {
   watch_.answer(pending.touch, false);
+  memory_.held_until_.reset();
+  memory_.goes_on_.notify_all();
   return true;
 }
 

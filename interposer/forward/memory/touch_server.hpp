@@ -61,7 +61,7 @@ class TouchServer {
   [[nodiscard]] bool goes_beside(const Pending& pending);
   [[nodiscard]] bool begin_beside(Pending& pending);
   [[nodiscard]] bool open_beside(Pending& pending);
-  [[nodiscard]] bool let_go(const Pending& pending);
+  [[nodiscard]] bool let_go(const Pending& pending) REQUIRES(memory_.order_);
   [[nodiscard]] bool give_up(Pending& pending, CUresult error);
   void overtaken(Pending& pending) REQUIRES(memory_.order_);
   void tell(const Pending& pending);

@@ -4,15 +4,33 @@
 #include <cerrno>
 #include <ctime>
 
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/page_parking.hpp"
 #include "interposer/forward/memory/touch_watch.hpp"
-#include "interposer/forward/memory/userfault.hpp"
 #include "proto/channel.hpp"
+#include "proto/segment.hpp"
 
+// Of newer kernels than the headers may be.
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+#ifndef USERFAULTFD_IOC_NEW
+#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
+#endif
+#ifndef UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+#define UFFD_FEATURE_WP_HUGETLBFS_SHMEM (1 << 12)
+#endif
+#ifndef UFFDIO_CONTINUE_MODE_WP
+#define UFFDIO_CONTINUE_MODE_WP (1ULL << 1)
+#endif
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif
@@ -21,6 +39,25 @@
 namespace mpsshim::interposer::forward {
 
 namespace {
+
+constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
+
+int open_full() {
+  const int device = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+  if (device >= 0) {
+    const int made = ioctl(device, USERFAULTFD_IOC_NEW, kFlags);
+    close(device);
+    if (made >= 0) return made;
+  }
+  return static_cast<int>(syscall(SYS_userfaultfd, kFlags));
+}
+
+bool agree(int fd, std::uint64_t features) {
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = features;
+  return ioctl(fd, UFFDIO_API, &api) == 0;
+}
 
 struct Kind {
   bool tells_writes = false;
@@ -32,10 +69,10 @@ proto::FileDescriptor open_watch(Kind& kind) {
   for (const bool wants_writes : {true, false}) {
     const std::uint64_t features =
         UFFD_FEATURE_MINOR_SHMEM | (wants_writes ? UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM : std::uint64_t{0});
-    for (const FaultsOf whose : {FaultsOf::everybody, FaultsOf::process}) {
-      proto::FileDescriptor fd = open_userfault(whose, features);
-      if (!fd.valid()) continue;
-      kind = {wants_writes, whose == FaultsOf::everybody};
+    for (const bool is_full : {true, false}) {
+      proto::FileDescriptor fd(is_full ? open_full() : static_cast<int>(syscall(SYS_userfaultfd, kFlags | UFFD_USER_MODE_ONLY)));
+      if (!fd.valid() || !agree(fd.get(), features)) continue;
+      kind = {wants_writes, is_full};
       return fd;
     }
   }
