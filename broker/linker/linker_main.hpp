@@ -18,8 +18,8 @@ inline constexpr std::size_t kLinkerFiles = 1024;
 struct LinkerOptions {
   std::string driver_path;  // as ExecutorOptions'
   unsigned device = 0;
-  std::string ptx_compiler =
-      "auto";  // or "driver", "nvjitlink", or the path of an nvJitLink; auto: nvJitLink where one process alone may have a context
+  // Or "driver", "nvjitlink", or the path of an nvJitLink. auto: nvJitLink where one process alone may have a context, else the driver.
+  std::string ptx_compiler = "auto";
   std::chrono::seconds job_time{60};  // of the processor, a job
   bool keeps_rights = false;          // broker/rights/rights.hpp
   bool has_test_faults = false;       // as CompilerOptions'; the mark is "mpsshim-test-link:"

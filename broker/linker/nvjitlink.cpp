@@ -2,7 +2,6 @@
 #include "broker/linker/nvjitlink.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <utility>
 
@@ -191,8 +190,8 @@ std::unique_ptr<NvJitLink> NvJitLink::load(const std::string& file, const LinkTa
     const std::string name = fmt::format("libnvJitLink.so.{}", major);
     places = {name, fmt::format("/usr/local/cuda-{}.{}/lib64/{}", major, minor, name), fmt::format("/usr/local/cuda/lib64/{}", name)};
   }
-  why = fmt::format("there is no {} of CUDA {}.{} or a later {}.x (cuda-nvjitlink-{}-{}; --ptx-compiler names its file)",
-                    file.empty() ? places.front() : file, major, minor, major, major, minor);
+  why = fmt::format("there is no {} of CUDA {}.{} or a later {}.x: install nvJitLink of the CUDA Toolkit, or name its file (--ptx-compiler)",
+                    file.empty() ? places.front() : file, major, minor, major);
   for (const std::string& place : places) {
     const auto functions = std::make_shared<Functions>();
     unsigned has_major = 0, has_minor = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/cpudriver/ptx/module.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -13,21 +12,16 @@
 namespace mpsshim::ptx {
 namespace {
 
-bool is_defined(const std::vector<ast::Text>& texts, std::string_view name) {
-  return std::ranges::any_of(texts, [&](const ast::Text& text) {
-    return std::ranges::any_of(text.functions, [&](const ast::Function& function) { return function.name == name && function.has_body; });
-  });
-}
-
-bool is_declared(const std::vector<ast::Text>& texts, std::string_view name) {
-  return std::ranges::any_of(texts, [&](const ast::Text& text) {
-    return std::ranges::any_of(text.functions, [&](const ast::Function& function) { return function.name == name; });
-  });
-}
-
 bool wants_cooperative_groups(const std::vector<ast::Text>& texts) {
-  return (is_declared(texts, kGridHandleFunction) || is_declared(texts, kGridBarrierFunction)) && !is_defined(texts, kGridHandleFunction) &&
-         !is_defined(texts, kGridBarrierFunction);
+  bool is_declared = false;
+  for (const ast::Text& text : texts) {
+    for (const ast::Function& function : text.functions) {
+      if (function.name != kGridHandleFunction && function.name != kGridBarrierFunction) continue;
+      if (function.has_body) return false;
+      is_declared = true;
+    }
+  }
+  return is_declared;
 }
 
 std::unique_ptr<Program> compile_texts(std::span<const std::string_view> ptx_texts, std::size_t& text_index) {
