@@ -112,9 +112,11 @@ TEST_CASE("in a flood the longest chains have words as often as progress is due,
 TEST_CASE("where there is no graph without words, one with them will do") {
   const bool is_there = GENERATE(true, false);
   Fixture f;
+  FakeFunction endless{"endless", {8}};  // a function of its own: launches of one that runs long go out singly
+  const proto::FunctionId endless_id = f.client.add_function(endless);
   const std::uint64_t chunk = f.client.add_chunk(4096);
   f.executor.fake.hold_work();
-  f.client.post_launch(f.id, 0, f.client.add_stream(1));
+  f.client.post_launch(endless_id, 0, f.client.add_stream(1));
   f.client.turn(false);  // in flight: no window makes more graphs
   std::vector<std::unique_ptr<broker::ChainGraph>> taken;
   while (!is_there) {

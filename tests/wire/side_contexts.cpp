@@ -325,14 +325,16 @@ TEST_CASE("sessions that wait often have side contexts made, spread over the wor
   }
   CHECK((are_spread || kIsSlow));
   if (!kIsSlow) CHECK(executor.parts->sides.count() == 1);
-  executor.fake.forget_calls();
-  for (int i = 0; i < 100; ++i) play();
-  REQUIRE(is_right);
   std::size_t in_side = 0;
-  for (const FakeCall& call : executor.fake.calls(FakeCall::launch)) {
-    CHECK((call.chain == 0 || call.graph_context == call.stream_context));
-    in_side += call.stream_context != nullptr ? 1 : 0;
-  }
+  do {  // on a busy machine rounds may be so slow for a while that nobody is aside
+    executor.fake.forget_calls();
+    for (int i = 0; i < 100; ++i) play();
+    REQUIRE(is_right);
+    for (const FakeCall& call : executor.fake.calls(FakeCall::launch)) {
+      CHECK((call.chain == 0 || call.graph_context == call.stream_context));
+      in_side += call.stream_context != nullptr ? 1 : 0;
+    }
+  } while (in_side == 0 && !kIsSlow && std::chrono::steady_clock::now() < end + kPatience);
   if (!kIsSlow) CHECK(in_side > 0);
   CHECK(executor.fake.green_conflicts == 0);
 
