@@ -173,3 +173,100 @@ TEST_CASE("a child's registered memory is its own", "[forwarded]") {
   OK(CU(cuMemHostUnregister)(pages.words));
   CHECK(pages.words[2000] == 3);
 }
+
+TEST_CASE("memory that was registered is as any other afterwards", "[forwarded]") {
+  const bool are_others_there = GENERATE(false, true);
+  INFO((are_others_there ? "beside a thread that stores" : "alone"));
+  const DeviceContext context;
+  const Pages pages;
+  OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));
+  std::atomic<bool> over{false};
+  auto* counter = reinterpret_cast<std::atomic<unsigned>*>(pages.words + 1);
+  unsigned stored = 0;
+  std::thread writer;
+  if (are_others_there) {
+    writer = std::thread([&] {
+      while (!over) counter->store(++stored);
+    });
+  }
+  pages.words[2000] = 3;
+  OK(CU(cuMemHostUnregister)(pages.words));
+  over = true;
+  if (writer.joinable()) writer.join();
+  if (are_others_there) CHECK(counter->load() == stored);
+  CHECK(pages.words[2000] == 3);
+  CHECK(pages.words[kBytes / 4 - 1] == kBytes / 4 - 1);
+
+  // Given up, it comes back blank; whoever is born now has memory of its own.
+  REQUIRE(madvise(pages.words + kBytes / 8, kBytes / 4, MADV_DONTNEED) == 0);
+  CHECK(pages.words[kBytes / 8] == 0);
+  CHECK(pages.words[kBytes / 8 + kBytes / 16 - 1] == 0);
+  CHECK(pages.words[kBytes / 8 - 1] == kBytes / 8 - 1);
+  CHECK(pages.words[kBytes / 8 + kBytes / 16] == kBytes / 8 + kBytes / 16);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_as_it_was = pages.words[2000] == 3 && pages.words[3000] == 3000 && pages.words[kBytes / 8] == 0;
+    pages.words[2000] = 4;
+    _exit(is_as_it_was ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(pages.words[2000] == 3);
+}
+
+TEST_CASE("memory that was registered can grow afterwards", "[forwarded]") {
+  const DeviceContext context;
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  static_cast<unsigned*>(memory)[100] = 100;
+  OK(CU(cuMemHostRegister)(memory, kBytes, 0));
+  OK(CU(cuMemHostUnregister)(memory));
+  memory = mremap(memory, kBytes, 2 * kBytes, MREMAP_MAYMOVE);
+  REQUIRE(memory != MAP_FAILED);
+  auto* words = static_cast<unsigned*>(memory);
+  CHECK(words[100] == 100);
+  CHECK(words[kBytes / 4 + 100] == 0);
+  words[kBytes / 2 - 1] = 5;
+  CHECK(words[kBytes / 2 - 1] == 5);
+  munmap(memory, 2 * kBytes);
+}
+
+TEST_CASE("what lies where registered memory has been is not touched", "[forwarded]") {
+  const DeviceContext context;
+  unsigned* words = nullptr;
+  {
+    const Pages pages;
+    words = pages.words;
+    OK(CU(cuMemHostRegister)(words, kBytes, 0));
+  }  // unmapped: a program that forgets the other call
+  void* memory = mmap(words, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  REQUIRE(memory == words);
+  words[100] = 4711;
+  const pid_t child = fork();
+  if (child == 0) _exit(words[100] == 4711 && words[200] == 0 ? 0 : 1);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  OK(CU(cuMemHostUnregister)(words));
+  CHECK(words[100] == 4711);
+  CHECK(words[200] == 0);
+  munmap(memory, kBytes);
+}
+
+TEST_CASE("registered memory that is moved is kept where it is then", "[forwarded]") {
+  const DeviceContext context;
+  const Pages pages;
+  const Pages elsewhere;
+  OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));
+  pages.words[100] = 4711;
+  REQUIRE(mremap(pages.words, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere.words) == elsewhere.words);
+  elsewhere.words[101] = 4712;
+  OK(CU(cuMemHostUnregister)(pages.words));
+  CHECK(elsewhere.words[100] == 4711);
+  CHECK(elsewhere.words[101] == 4712);
+  CHECK(elsewhere.words[200] == 200);
+  REQUIRE(madvise(elsewhere.words, kBytes / 2, MADV_DONTNEED) == 0);
+  CHECK(elsewhere.words[100] == 0);
+  CHECK(elsewhere.words[kBytes / 4 - 1] == kBytes / 4 - 1);
+}

@@ -9,12 +9,9 @@
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
+#include "interposer/forward/memory/populate.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "proto/shared_events.hpp"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace mpsshim::interposer::forward {
 
@@ -72,8 +69,7 @@ CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocatio
   if (error == CUDA_SUCCESS && reply.device_address != address) error = CUDA_ERROR_NOT_SUPPORTED;
   struct stat made {};
   if (error == CUDA_SUCCESS && allocation.is_alias && fstat(file.get(), &made) == 0) {
-    allocation.device = made.st_dev;
-    allocation.inode = made.st_ino;
+    allocation.identity = {made.st_dev, made.st_ino};
     allocation.file = std::make_shared<proto::FileDescriptor>(std::move(file));
   }
   return error;
@@ -124,26 +120,37 @@ CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, 
   return allocate(allocation, pointer);
 }
 
-bool PinnedMemory::map_private(std::uint64_t alias, void* to) { return map_alias(alias, to, MAP_PRIVATE); }
+std::optional<FileIdentity> PinnedMemory::file_of(std::uint64_t alias) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(alias);
+  if (found == allocations_.end() || found->second.identity.inode == 0) return std::nullopt;
+  return found->second.identity;
+}
+
+bool PinnedMemory::map_private(std::uint64_t alias, std::uint64_t offset_bytes, std::uint64_t bytes, void* to) {
+  const std::lock_guard lock(mutex_);
+  const int fd = descriptor_of(alias);
+  return fd >= 0 && mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, static_cast<off_t>(offset_bytes)) != MAP_FAILED;
+}
 
 bool PinnedMemory::map_shared(std::uint64_t alias, void* to) {
-  if (!map_alias(alias, to, MAP_SHARED)) return false;
   const std::lock_guard lock(mutex_);
-  allocations_.at(alias).file.reset();  // a descriptor each would soon be all that a process may have
+  const int fd = descriptor_of(alias);
+  if (fd < 0) return false;
+  Allocation& allocation = allocations_.at(alias);
+  if (mmap(to, allocation.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) return false;
+  allocation.file.reset();  // a descriptor each would soon be all that a process may have
   return true;
 }
 
-bool PinnedMemory::map_alias(std::uint64_t alias, void* to, int sharing) {
-  const std::lock_guard lock(mutex_);
+int PinnedMemory::descriptor_of(std::uint64_t alias) {
   const auto found = allocations_.find(alias);
-  if (found == allocations_.end() || !found->second.file) return false;
+  if (found == allocations_.end() || !found->second.file) return -1;
   const int fd = found->second.file->get();
   struct stat now {};
-  if (fstat(fd, &now) != 0 || now.st_dev != found->second.device || now.st_ino != found->second.inode) {
-    (void)found->second.file->release();  // the number is somebody else's
-    return false;
-  }
-  return mmap(to, found->second.mapped_bytes, PROT_READ | PROT_WRITE, sharing | MAP_FIXED, fd, 0) != MAP_FAILED;
+  if (fstat(fd, &now) == 0 && FileIdentity{now.st_dev, now.st_ino} == found->second.identity) return fd;
+  (void)found->second.file->release();  // the number is somebody else's
+  return -1;
 }
 
 CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {

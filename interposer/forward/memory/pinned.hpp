@@ -11,11 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include <sys/types.h>
-
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/device_heap.hpp"
+#include "interposer/forward/memory/mappings.hpp"
 #include "proto/client_requests.hpp"
 #include "proto/mutex.hpp"
 #include "proto/segment.hpp"
@@ -35,8 +34,10 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
   // A segment of events (proto/shared_events.hpp): an own one, or one that `opens` names. `segment` is its id.
   [[nodiscard]] CUresult allocate_events(const proto::MemoryName* opens, void*& pointer, std::uint64_t& segment);
-  // Maps an alias's content at `to`, for this process alone. False: its file cannot be had any more.
-  [[nodiscard]] bool map_private(std::uint64_t alias, void* to);
+  // What an alias lies in; nullopt if there is no such alias.
+  [[nodiscard]] std::optional<FileIdentity> file_of(std::uint64_t alias) const;
+  // Maps this part of an alias's content at `to`, for this process alone. False: its file cannot be had any more.
+  [[nodiscard]] bool map_private(std::uint64_t alias, std::uint64_t offset_bytes, std::uint64_t bytes, void* to);
   // The same for everybody: what the executor writes is seen there, and the reverse. Once: the file is closed then.
   [[nodiscard]] bool map_shared(std::uint64_t alias, void* to);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
@@ -78,8 +79,7 @@ class PinnedMemory {
     std::vector<AddressRange> variables;  // relative to its start; empty: not of modules
     // Of an alias. The host program may close descriptors that it does not know: the file is known again by these.
     std::shared_ptr<proto::FileDescriptor> file;
-    dev_t device = 0;
-    ino_t inode = 0;
+    FileIdentity identity;
     std::map<std::uint32_t, std::uint64_t> elsewhere;  // the segment's number in each other session that has it mapped
 
     // Not what this library has for itself.
@@ -89,7 +89,8 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate(Allocation allocation, void*& pointer);
   [[nodiscard]] CUresult choose_address(std::uint64_t mapped_bytes, std::uint64_t& address);
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
-  [[nodiscard]] bool map_alias(std::uint64_t alias, void* to, int sharing);
+  // Of an alias, its file if that is still behind its descriptor; or -1.
+  [[nodiscard]] int descriptor_of(std::uint64_t alias) REQUIRES(mutex_);
   void give_back(std::uint64_t address, std::uint64_t mapped_bytes);
   // In the other sessions that are attached.
   [[nodiscard]] CUresult open_elsewhere(std::uint64_t address);

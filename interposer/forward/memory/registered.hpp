@@ -5,7 +5,8 @@
 // *Exchanged* are whole pages that are private to this process, and only while no other thread of the application could store into them
 // meanwhile; such memory has a device pointer, the alias. Everything else is *kept*: registered, but copies from and to it go through staging
 // memory, and there is no device pointer (CUDA_ERROR_NOT_SUPPORTED). Both are right; kept memory is slower and its copies wait.
-// Unregistering makes exchanged pages private again without a copy, so no store is lost; a child of fork() gets a copy of its own, as it would.
+// Unregistering makes exchanged pages private again where they lie by then, and no store is lost; a child of fork() gets a copy of its own, as it
+// would.
 // Any thread.
 #pragma once
 
@@ -13,9 +14,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
+#include "interposer/forward/memory/mappings.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -46,21 +49,30 @@ class RegisteredMemory {
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
     std::uint64_t buffer_id = 0;
-    void* snapshot = nullptr;  // while the process forks
+  };
+  struct Snapshot {
+    AddressRange of;
+    void* copy = nullptr;  // null: there was no memory for one
   };
 
-  // Between these the process forks: the lock is held. False: the handlers that call them, for every session, cannot be had.
+  // Between these the process forks: the locks are held. False: the handlers that call them, for every session, cannot be had.
   [[nodiscard]] static bool watch_forks();
-  void before_fork() ACQUIRE(mutex_);
-  void after_fork_in_parent() RELEASE(mutex_);
-  void after_fork_in_child() RELEASE(mutex_);
+  void before_fork() ACQUIRE(pages_mutex_, mutex_);
+  void after_fork_in_parent() RELEASE(pages_mutex_, mutex_);
+  void after_fork_in_child() RELEASE(pages_mutex_, mutex_);
 
   [[nodiscard]] std::uint64_t exchange(AddressRange range, std::uint32_t flags, CUcontext context) REQUIRES(order_mutex_);
-  void make_private(std::uint64_t address, const Registration& registration);
+  // Where an alias's pages lie in the program's memory, among `mappings`.
+  [[nodiscard]] static std::vector<Mapping> views_of(std::uint64_t alias, const std::vector<Mapping>& mappings);
+  // They are the process's own again, as they are now.
+  void give_back_pages(std::uint64_t alias) REQUIRES(pages_mutex_);
+  [[nodiscard]] static bool make_private(const Mapping& view, std::uint64_t alias);
 
   Mutex order_mutex_;                                                       // registering and unregistering
+  Mutex pages_mutex_;                                                       // before mutex_: nobody forks while pages are given back
   mutable Mutex mutex_;                                                     // registrations_
   std::map<std::uint64_t, Registration> registrations_ GUARDED_BY(mutex_);  // by address
+  std::vector<Snapshot> snapshots_ GUARDED_BY(mutex_);                      // while the process forks
   std::atomic<bool> has_been_used_{false};
 };
 

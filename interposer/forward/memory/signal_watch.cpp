@@ -17,13 +17,10 @@
 
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
+#include "interposer/forward/memory/populate.hpp"
 #include "interposer/forward/memory/touch_watch.hpp"
 #include "interposer/settle.hpp"
 #include "proto/futex.hpp"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace mpsshim::interposer::forward {
 
