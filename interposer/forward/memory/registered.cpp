@@ -55,7 +55,8 @@ bool replace_by_copy(std::uint64_t to, const void* from, std::uint64_t bytes, in
   if (copy == MAP_FAILED) return false;
   const SignalsHeldBack held_back;  // a handler of the program's stores as well
   std::memcpy(copy, from, bytes);
-  if (mprotect(copy, bytes, protection) == 0 && mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(to)) != MAP_FAILED) return true;
+  if (mprotect(copy, bytes, protection) == 0 && mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(to)) != MAP_FAILED)
+    return true;
   munmap(copy, bytes);
   return false;
 }
@@ -133,9 +134,8 @@ std::vector<Mapping> RegisteredMemory::views_of(std::uint64_t alias, const std::
   std::vector<Mapping> views;
   const std::optional<FileIdentity> file = PinnedMemory::instance().file_of(alias);
   if (!file) return views;
-  std::ranges::copy_if(mappings, std::back_inserter(views), [&](const Mapping& mapping) {
-    return mapping.file == *file && mapping.range.address != alias + mapping.offset_bytes;
-  });
+  std::ranges::copy_if(mappings, std::back_inserter(views),
+                       [&](const Mapping& mapping) { return mapping.file == *file && mapping.range.address != alias + mapping.offset_bytes; });
   return views;
 }
 
@@ -204,13 +204,14 @@ bool RegisteredMemory::watch_forks() {
       act(instance());
     }
   };
-  static const bool watches = pthread_atfork(
-                                  [] {
-                                    locked = session_count();
-                                    each([](RegisteredMemory& memory) ACQUIRE(memory.pages_mutex_, memory.mutex_) { memory.before_fork(); });
-                                  },
-                                  [] { each([](RegisteredMemory& memory) RELEASE(memory.pages_mutex_, memory.mutex_) { memory.after_fork_in_parent(); }); },
-                                  [] { each([](RegisteredMemory& memory) RELEASE(memory.pages_mutex_, memory.mutex_) { memory.after_fork_in_child(); }); }) == 0;
+  static const bool watches =
+      pthread_atfork(
+          [] {
+            locked = session_count();
+            each([](RegisteredMemory& memory) ACQUIRE(memory.pages_mutex_, memory.mutex_) { memory.before_fork(); });
+          },
+          [] { each([](RegisteredMemory& memory) RELEASE(memory.pages_mutex_, memory.mutex_) { memory.after_fork_in_parent(); }); },
+          [] { each([](RegisteredMemory& memory) RELEASE(memory.pages_mutex_, memory.mutex_) { memory.after_fork_in_child(); }); }) == 0;
   return watches;
 }
 
