@@ -15,6 +15,7 @@ bool parse(const char* line, Mapping& mapping) {
   unsigned long long begin = 0, end = 0, offset = 0, inode = 0;
   unsigned device_major = 0, device_minor = 0;
   char access[5] = "";
+  // NOLINTNEXTLINE(cert-err34-c): the kernel has written them
   if (std::sscanf(line, "%llx-%llx %4s %llx %x:%x %llu", &begin, &end, access, &offset, &device_major, &device_minor, &inode) != 7) return false;
   mapping.range = {begin, end - begin};
   mapping.protection = (access[0] == 'r' ? PROT_READ : 0) | (access[1] == 'w' ? PROT_WRITE : 0) | (access[2] == 'x' ? PROT_EXEC : 0);
