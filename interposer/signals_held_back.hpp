@@ -6,14 +6,15 @@
 
 namespace mpsshim::interposer {
 
-// While one lives no handler runs in this thread, but for signals that an instruction raises; a thread that is started meanwhile keeps that.
+// While one lives no handler runs in this thread, but for signals that an instruction raises, which are let through; a thread that is started
+// meanwhile keeps that.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() {
     sigset_t blocked;
     sigfillset(&blocked);
     for (const int raised_by_instruction : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, raised_by_instruction);
-    pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
   }
   ~SignalsHeldBack() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   SignalsHeldBack(const SignalsHeldBack&) = delete;

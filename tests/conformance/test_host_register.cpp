@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registered host memory.
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -147,13 +148,19 @@ TEST_CASE("odd ranges and busy processes register memory as well", "[forwarded]"
 }
 
 TEST_CASE("a child's registered memory is its own", "[forwarded]") {
+  const bool has_descriptors = GENERATE(true, false);
   const DeviceContext context;
   const Pages pages;
   OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));
   int ready[2], done[2];
   REQUIRE(pipe(ready) == 0);
   REQUIRE(pipe(done) == 0);
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit none{has_descriptors ? limit.rlim_cur : 0, limit.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
   const pid_t child = fork();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
   if (child == 0) {
     char byte = 0;
     if (read(ready[0], &byte, 1) != 1) _exit(2);
@@ -269,4 +276,28 @@ TEST_CASE("registered memory that is moved is kept where it is then", "[forwarde
   REQUIRE(madvise(elsewhere.words, kBytes / 2, MADV_DONTNEED) == 0);
   CHECK(elsewhere.words[100] == 0);
   CHECK(elsewhere.words[kBytes / 4 - 1] == kBytes / 4 - 1);
+}
+
+TEST_CASE("registered memory may grow, and is kept as far as it was registered", "[forwarded]") {
+  const DeviceContext context;
+  void* const before = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(before != MAP_FAILED);
+  static_cast<unsigned*>(before)[100] = 100;
+  OK(CU(cuMemHostRegister)(before, kBytes, 0));
+  void* const now = mremap(before, kBytes, 4 * kBytes, MREMAP_MAYMOVE);
+  REQUIRE(now != MAP_FAILED);
+  auto* words = static_cast<unsigned*>(now);
+  words[kBytes / 4 - 1] = 5;
+  const pid_t child = fork();
+  if (child == 0) _exit(words[100] == 100 && words[kBytes / 4 - 1] == 5 && words[kBytes / 4] == 0 && words[kBytes - 1] == 0 ? 0 : 1);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  OK(CU(cuMemHostUnregister)(before));
+  CHECK(words[100] == 100);
+  CHECK(words[kBytes / 4 - 1] == 5);
+  CHECK(words[kBytes / 4] == 0);
+  words[kBytes - 1] = 6;
+  CHECK(words[kBytes - 1] == 6);
+  munmap(now, 4 * kBytes);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -131,6 +132,12 @@ bool PinnedMemory::map_private(std::uint64_t alias, std::uint64_t offset_bytes, 
   const std::lock_guard lock(mutex_);
   const int fd = descriptor_of(alias);
   return fd >= 0 && mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, static_cast<off_t>(offset_bytes)) != MAP_FAILED;
+}
+
+void PinnedMemory::blank(std::uint64_t alias, std::uint64_t offset_bytes, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const int fd = descriptor_of(alias);
+  if (fd >= 0) (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset_bytes), static_cast<off_t>(bytes));
 }
 
 bool PinnedMemory::map_shared(std::uint64_t alias, void* to) {

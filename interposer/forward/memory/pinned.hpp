@@ -38,6 +38,8 @@ class PinnedMemory {
   [[nodiscard]] std::optional<FileIdentity> file_of(std::uint64_t alias) const;
   // Maps this part of an alias's content at `to`, for this process alone. False: its file cannot be had any more.
   [[nodiscard]] bool map_private(std::uint64_t alias, std::uint64_t offset_bytes, std::uint64_t bytes, void* to);
+  // What of it nobody else has a copy of is blank from now on.
+  void blank(std::uint64_t alias, std::uint64_t offset_bytes, std::uint64_t bytes);
   // The same for everybody: what the executor writes is seen there, and the reverse. Once: the file is closed then.
   [[nodiscard]] bool map_shared(std::uint64_t alias, void* to);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.

@@ -14,11 +14,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <vector>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
 #include "interposer/forward/memory/mappings.hpp"
+#include "proto/channel.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -46,13 +46,21 @@ class RegisteredMemory {
   struct Registration {
     std::uint64_t size_bytes = 0;
     std::uint64_t alias = 0;
+    FileIdentity file;  // the alias's
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
     std::uint64_t buffer_id = 0;
+
+    // This is the program's view of exchanged pages, or of some.
+    [[nodiscard]] bool is_seen_in(const Mapping& mapping) const;
   };
+  // Of such a view, while the process forks: a page of its own, and the copy behind it.
   struct Snapshot {
     AddressRange of;
-    void* copy = nullptr;  // null: there was no memory for one
+    bool is_copied = false;  // there was memory for it
+    Snapshot* next = nullptr;
+
+    [[nodiscard]] void* copy() { return reinterpret_cast<char*>(this) + proto::kPageBytes; }
   };
 
   // Between these the process forks: the locks are held. False: the handlers that call them, for every session, cannot be had.
@@ -62,17 +70,17 @@ class RegisteredMemory {
   void after_fork_in_child() RELEASE(pages_mutex_, mutex_);
 
   [[nodiscard]] std::uint64_t exchange(AddressRange range, std::uint32_t flags, CUcontext context) REQUIRES(order_mutex_);
-  // Where an alias's pages lie in the program's memory, among `mappings`.
-  [[nodiscard]] static std::vector<Mapping> views_of(std::uint64_t alias, const std::vector<Mapping>& mappings);
-  // They are the process's own again, as they are now.
-  void give_back_pages(std::uint64_t alias) REQUIRES(pages_mutex_);
-  [[nodiscard]] static bool make_private(const Mapping& view, std::uint64_t alias);
+  void keep_for_child(const Mapping& view, const Registration& registration) REQUIRES(mutex_);
+  void drop_snapshots() REQUIRES(mutex_);
+  // The registration's pages are the process's own again, as they are now. With an error some may not be, and another call goes on.
+  [[nodiscard]] CUresult give_back_pages(std::uint64_t address) REQUIRES(pages_mutex_);
+  [[nodiscard]] static bool make_private(const Mapping& view, const Registration& registration);
 
   Mutex order_mutex_;                                                       // registering and unregistering
   Mutex pages_mutex_;                                                       // before mutex_: nobody forks while pages are given back
   mutable Mutex mutex_;                                                     // registrations_
   std::map<std::uint64_t, Registration> registrations_ GUARDED_BY(mutex_);  // by address
-  std::vector<Snapshot> snapshots_ GUARDED_BY(mutex_);                      // while the process forks
+  Snapshot* snapshots_ GUARDED_BY(mutex_) = nullptr;                        // while the process forks
   std::atomic<bool> has_been_used_{false};
 };
 
