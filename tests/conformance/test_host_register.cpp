@@ -189,12 +189,14 @@ TEST_CASE("memory that was registered is as any other afterwards", "[forwarded]"
   OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));
   std::atomic<bool> over{false};
   auto* counter = reinterpret_cast<std::atomic<unsigned>*>(pages.words + 1);
+  counter->store(0);
   unsigned stored = 0;
   std::thread writer;
   if (are_others_there) {
     writer = std::thread([&] {
       while (!over) counter->store(++stored);
     });
+    while (counter->load() == 0) std::this_thread::yield();  // it is at it
   }
   pages.words[2000] = 3;
   OK(CU(cuMemHostUnregister)(pages.words));
