@@ -30,8 +30,9 @@ void spin(Client& client) { REQUIRE(client.ask("spin") == "ok"); }
 
 void require_ok(Client& client, const std::string& command, const BrokerFixture& broker) {
   const std::string answer = client.ask(command);
-  INFO(command << ": " << answer << "\n" << client.program().errors() << broker.log());
-  REQUIRE(answer.rfind("ok", 0) == 0);
+  const bool is_ok = answer.rfind("ok", 0) == 0;
+  INFO(command << ": " << answer << "\n" << client.program().errors() << broker.log() << (is_ok ? "" : broker.threads()));
+  REQUIRE(is_ok);
 }
 
 void require_newcomer_is_served(const BrokerFixture& broker) {

@@ -215,6 +215,18 @@ Resources BrokerFixture::settled_resources() const {
   return last;
 }
 
+std::string BrokerFixture::threads() const {
+  std::string text = "--- threads\n";
+  std::error_code error;
+  for (const pid_t pid : family(broker_.pid())) {
+    for (const auto& task : fs::directory_iterator(fs::path("/proc") / std::to_string(pid) / "task", error)) {
+      const std::string stat = read_text(task.path() / "stat");  // "PID (NAME) STATE ..."
+      text += stat.substr(0, stat.find(' ', stat.rfind(')') + 2)) + " of " + std::to_string(pid) + ": " + read_text(task.path() / "wchan") + "\n";
+    }
+  }
+  return text;
+}
+
 std::string BrokerFixture::log() const {
   std::string text = broker_.output() + broker_.errors();
   std::error_code error;

@@ -88,6 +88,9 @@ class BrokerFixture {
   [[nodiscard]] std::filesystem::path pipe_dir() const { return folder_.path() / "pipe"; }
   // Everything the broker has said: its output and its log files.
   [[nodiscard]] std::string log() const;
+  // What each thread of the control process and its descendants does: pid, name, the kernel's state of it and where in the kernel it waits. For
+  // messages about what has not come in time.
+  [[nodiscard]] std::string threads() const;
 
  private:
   TemporaryFolder folder_;

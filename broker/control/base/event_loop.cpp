@@ -3,8 +3,26 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
+
+#include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
+
+namespace {
+
+// Longer than any turn has cause to be; what holds it up is the machine's affair as often as ours, which the processor time tells.
+constexpr std::chrono::milliseconds kHeldUp{1'000};
+
+std::chrono::nanoseconds processor_time() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+long long milliseconds(std::chrono::nanoseconds time) { return std::chrono::duration_cast<std::chrono::milliseconds>(time).count(); }
+
+}  // namespace
 
 EventLoop::Watch& EventLoop::Watch::operator=(Watch&& other) noexcept {
   if (this != &other) {
@@ -82,6 +100,8 @@ void EventLoop::run_due_timers() {
 void EventLoop::turn(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms(timeout_ms));
+  const Clock::time_point began = Clock::now();
+  const std::chrono::nanoseconds computed_before = processor_time();
   std::stable_partition(events.begin(), events.begin() + std::max(count, 0), [this](const epoll_event& event) { return event.data.u64 == first_; });
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = events[i].data.u64;  // a copy: the structure is packed, no reference may bind to it
@@ -94,6 +114,12 @@ void EventLoop::turn(int timeout_ms) {
   std::deque<std::function<void()>> tasks;
   tasks.swap(deferred_);  // what a task defers runs in the next turn, after other clients had theirs
   for (auto& task : tasks) task();
+  if (const auto took = Clock::now() - began; took >= kHeldUp) {
+    log_warning(
+        "Everybody waited {} ms for the control process, which computed for {} ms of them. What is left went to "
+        "the machine: a disk that is slow, or processors that others have.",
+        milliseconds(took), milliseconds(processor_time() - computed_before));
+  }
 }
 
 void EventLoop::run() {

@@ -73,7 +73,8 @@ class EventLoop {
 
   void run();
   void stop() { stopping_ = true; }
-  // One turn: waits at most `timeout_ms` (-1: until something happens), then calls back. run() is this in a loop.
+  // One turn: waits at most `timeout_ms` (-1: until something happens), then calls back. run() is this in a loop. A turn that takes longer than a
+  // second is told in the log.
   void turn(int timeout_ms);
 
  private:

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/base/event_loop.hpp"
 
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "broker/log.hpp"
+#include "tests/support/broker_fixture.hpp"
 #include "tests/support/catch.hpp"
 
 using mpsshim::broker::control::EventLoop;
@@ -57,4 +65,28 @@ TEST_CASE("what a deferred task defers runs in a later turn") {
 TEST_CASE("a watch on what cannot be watched is empty") {
   EventLoop loop;
   CHECK_FALSE(loop.watch(-1, EPOLLIN, [](EventLoop::Events) {}));
+}
+
+TEST_CASE("a turn that holds everybody up is told, with how long it computed") {
+  using namespace mpsshim::broker;
+  const mpsshim::test::TemporaryFolder folder;
+  const std::string path = folder.path() / "log";
+  REQUIRE(open_log({.path = path, .identity = "Test", .to_standard_error = false, .least = LogLevel::info}));
+  EventLoop loop;
+  loop.defer([] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+  loop.turn(0);
+  loop.defer([] { std::this_thread::sleep_for(std::chrono::milliseconds(1'100)); });
+  loop.turn(0);
+  open_log({.path = "", .identity = "Broker", .to_standard_error = true, .least = LogLevel::info});
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  const std::string said = text.str();
+  INFO(said);
+  unsigned waited_ms = 0, computed_ms = 0;
+  const std::size_t at = said.find("Everybody waited ");
+  REQUIRE(at != std::string::npos);
+  CHECK(said.find("Everybody waited ", at + 1) == std::string::npos);
+  REQUIRE(std::sscanf(said.c_str() + at, "Everybody waited %u ms for the control process, which computed for %u ms", &waited_ms, &computed_ms) == 2);
+  CHECK(waited_ms >= 1'100);
+  CHECK(computed_ms < 500);
 }
