@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What managed memory costs, a row each, in milliseconds: run it natively and through a broker (docs/experiments say how). Every value that is read
 // is checked; a wrong one is said and makes the exit status 1. Not part of the build: nvcc -O2 -arch=native -o managed_rows managed_rows.cu
-//   managed_rows [MIB]     256 if none is named
+//   managed_rows [MIB [LEFT_MIB]]     256 if none is named. With LEFT_MIB the device is filled until so much is left, and 1.2 times that is managed:
+//                                     natively only where the host has memory to spare for all of it
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -74,10 +75,17 @@ void whole(size_t mib) {
   double best = 1e9;
   for (int i = 0; i < 10; ++i) best = std::min(best, ms([&] { run(words, count); }));
   row("kernel, resident (best of 10)", best, 2 * gb);
-  row("host reads a word a page", ms([&] { expect(look(words, count, 12, 1024), 0, "a word a page"); }), gb);
-  row("host reads all, again", ms([&] { expect(look(words, count, 12, 1), 0, "all"); }), gb);
+  constexpr int kInARow = 20;
+  row("kernel, resident, one of 20 in a row", ms([&] {
+                                                for (int i = 0; i < kInARow; ++i) increment<<<1024, 256>>>(words, count);
+                                                OK(cudaGetLastError());
+                                                OK(cudaDeviceSynchronize());
+                                              }) / kInARow,
+      2 * gb);
+  row("host reads a word a page", ms([&] { expect(look(words, count, 32, 1024), 0, "a word a page"); }), gb);
+  row("host reads all, again", ms([&] { expect(look(words, count, 32, 1), 0, "all"); }), gb);
   row("kernel behind a look", ms([&] { run(words, count); }), 2 * gb);
-  row("host reads all", ms([&] { expect(look(words, count, 13, 1), 0, "all after a kernel"); }), gb);
+  row("host reads all", ms([&] { expect(look(words, count, 33, 1), 0, "all after a kernel"); }), gb);
   row("host adds to all", ms([&] {
         for (size_t i = 0; i < count; ++i) words[i] += 1;
       }),
@@ -176,6 +184,39 @@ void atomics() {
   OK(cudaFree(words));
 }
 
+// Twelve pieces, of which ten would fit on the device.
+void oversubscribed(size_t left_mib) {
+  constexpr int kPieces = 12, kFit = 10;
+  size_t free_bytes = 0, total_bytes = 0;
+  OK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  const size_t left = left_mib << 20, bytes = left / kFit, count = bytes / 4;
+  void* filling = nullptr;
+  if (free_bytes > left) OK(cudaMalloc(&filling, free_bytes - left));
+  const double gb = static_cast<double>(kPieces * bytes) / 1e9;
+  std::vector<unsigned*> pieces(kPieces);
+  const auto kernels = [&] {
+    for (unsigned* piece : pieces) increment<<<1024, 256>>>(piece, count);
+    OK(cudaGetLastError());
+    OK(cudaDeviceSynchronize());
+  };
+  std::printf("oversubscribed: %d pieces of %zu MiB, %zu MiB of the device left\n", kPieces, bytes >> 20, left_mib);
+  row("allocate all", ms([&] {
+        for (unsigned*& piece : pieces) OK(cudaMallocManaged(&piece, bytes));
+      }));
+  row("host writes all", ms([&] {
+        for (unsigned* piece : pieces) std::fill_n(piece, count, 1u);
+      }),
+      gb);
+  row("kernels over all, first touch", ms(kernels), 2 * gb);
+  row("kernels over all, again", ms(kernels), 2 * gb);
+  row("host reads all", ms([&] {
+        for (unsigned* piece : pieces) expect(look(piece, count, 3, 1), 0, "an oversubscribed piece");
+      }),
+      gb);
+  for (unsigned* piece : pieces) OK(cudaFree(piece));
+  OK(cudaFree(filling));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -197,6 +238,7 @@ int main(int argc, char** argv) {
   ping_pong(mib << 20, 5);
   prefetches(mib);
   atomics();
+  if (argc > 2) oversubscribed(std::strtoul(argv[2], nullptr, 10));
   std::printf(is_wrong ? "WRONG values were seen\n" : "all values right\n");
   return is_wrong ? 1 : 0;
 }
