@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linking at run time (CUDA Driver API manual, cuLink* of "Module Management"). The executor's driver links; inputs go there in pieces, logs and
-// the result come back. A link state lives in one executor: after that was replaced its calls give CUDA_ERROR_INVALID_HANDLE.
+// the result come back. A link state lives in one executor. So what it was made with and was given is kept here, and told again to an executor that
+// does not know it.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -27,6 +28,8 @@ using LinkId = proto::Id<proto::HandleKind::link_state>;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kInputPieceBytes = 60 * 1024;
+constexpr std::size_t kKeptBytes = std::size_t{256} << 20;  // of inputs: what an executor takes
+constexpr unsigned kMostMoves = 8;                          // of the session, within one call
 
 struct WireOption {
   std::uint32_t option;
@@ -40,8 +43,20 @@ struct LinkOptions {
   void** wall_time = nullptr;  // a float, in milliseconds
 };
 
+struct Input {
+  CUjitInputType type{};
+  std::uint32_t option_count = 0;
+  std::vector<std::byte> bytes;
+  std::vector<std::byte> trailing;  // of its record: options, name
+};
+
 struct Link {
   LinkId id;
+  std::uint64_t epoch = 0;  // of the executor that knows it
+  std::uint32_t option_count = 0;
+  std::vector<std::byte> trailing;  // of the record that makes it: options
+  std::vector<Input> inputs;        // so far
+  std::size_t input_bytes = 0;
   JitOptions logs;
   void** wall_time = nullptr;
   Clock::duration spent{};
@@ -126,23 +141,69 @@ CUresult send_input(Link& link, std::span<const std::byte> input) {
   return CUDA_SUCCESS;
 }
 
-CUresult add(Link& link, CUjitInputType type, std::span<const std::byte> input, std::string_view name, const LinkOptions& options) {
-  const Timed timed(link);
-  if (const CUresult error = send_input(link, input); error != CUDA_SUCCESS) return error;
-  const proto::LinkAddRecord record{link.id, static_cast<std::uint32_t>(type), static_cast<std::uint32_t>(options.plain.size())};
-  const std::vector<std::byte> trailing = trailing_of(options, name.substr(0, 256));
-  proto::LinkAddReply reply{};
+CUresult make(Link& link) {
+  proto::LinkCreateRecord record{};
+  record.link = link.id;
+  record.option_count = link.option_count;
+  proto::LinkCreateReply reply{};
   Answer answer;
-  const CUresult error = session().channel().call({}, record, trailing, reply, &answer);
-  report<proto::LinkAddReply>(link, answer);
+  const CUresult error = session().channel().call({}, record, link.trailing, reply, &answer);
+  link.epoch = answer.epoch;
   return error;
 }
 
-CUresult fetch_result(Link& link, std::uint64_t size_bytes) {
+CUresult give(Link& link, const Input& input, Answer& answer) {
+  if (const CUresult error = send_input(link, input.bytes); error != CUDA_SUCCESS) return error;
+  const proto::LinkAddRecord record{link.id, static_cast<std::uint32_t>(input.type), input.option_count};
+  proto::LinkAddReply reply{};
+  return session().channel().call({}, record, input.trailing, reply, &answer);
+}
+
+// To an executor that does not know it. What has been refused once is refused again.
+CUresult tell_again(Link& link) {
+  if (const CUresult error = session().channel().post({}, proto::LinkDestroyRecord{link.id}); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = make(link); error != CUDA_SUCCESS) return error;
+  for (const Input& input : link.inputs) {
+    Answer answer;
+    (void)give(link, input, answer);
+  }
+  return CUDA_SUCCESS;
+}
+
+// `ask(Answer&)` is a call about the link. The session may have come to another executor since the last one.
+template <typename F>
+CUresult ask_who_knows(Link& link, F&& ask) {
+  for (unsigned move = 0;; ++move) {
+    Answer answer;
+    const CUresult result = ask(answer);
+    const bool is_unknown = result == CUDA_ERROR_INVALID_HANDLE && answer.epoch != link.epoch;
+    if (!is_unknown || link.input_bytes > kKeptBytes || move == kMostMoves) return result;
+    if (const CUresult error = tell_again(link); error != CUDA_SUCCESS) return error;
+  }
+}
+
+CUresult add(Link& link, CUjitInputType type, std::span<const std::byte> bytes, std::string_view name, const LinkOptions& options) {
+  const Timed timed(link);
+  Input input{.type = type,
+              .option_count = static_cast<std::uint32_t>(options.plain.size()),
+              .bytes = {bytes.begin(), bytes.end()},
+              .trailing = trailing_of(options, name.substr(0, 256))};
+  const CUresult error = ask_who_knows(link, [&](Answer& answer) {
+    const CUresult result = give(link, input, answer);
+    report<proto::LinkAddReply>(link, answer);
+    return result;
+  });
+  if (error == CUDA_ERROR_OUT_OF_MEMORY) return error;  // no linker has seen it
+  link.input_bytes += input.bytes.size() + input.trailing.size();
+  if (link.input_bytes > kKeptBytes) link.inputs.clear();
+  if (link.input_bytes <= kKeptBytes) link.inputs.push_back(std::move(input));
+  return error;
+}
+
+CUresult fetch_result(Link& link, std::uint64_t size_bytes, Answer& answer) {
   link.result.clear();
   while (link.result.size() < size_bytes) {
     proto::LinkReadReply reply{};
-    Answer answer;
     const CUresult error = session().channel().call({}, proto::LinkReadRecord{link.id, link.result.size()}, {}, reply, &answer);
     if (error != CUDA_SUCCESS) return error;
     const auto bytes = std::span(answer.payload).subspan(sizeof reply);
@@ -170,15 +231,12 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
   Link* link = object.get();
   link->logs = read.logs;
   link->wall_time = read.wall_time;
+  link->option_count = static_cast<std::uint32_t>(read.plain.size());
+  link->trailing = trailing_of(read);
   const LinkId id = links().add(std::move(object));
   if (id == LinkId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // and the link is gone
   link->id = id;
-  proto::LinkCreateRecord record{};
-  record.link = link->id;
-  record.option_count = static_cast<std::uint32_t>(read.plain.size());
-  proto::LinkCreateReply reply{};
-  const CUresult error = session().channel().call({}, record, trailing_of(read), reply);
-  if (error != CUDA_SUCCESS) {
+  if (const CUresult error = make(*link); error != CUDA_SUCCESS) {
     (void)links().take(link->id);
     return error;
   }
@@ -213,11 +271,12 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
   if (cubinOut == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_link(state, [&](Link& link) {
     const Timed timed(link);
-    proto::LinkCompleteReply reply{};
-    Answer answer;
-    CUresult error = session().channel().call({}, proto::LinkCompleteRecord{link.id}, {}, reply, &answer);
-    report<proto::LinkCompleteReply>(link, answer);
-    if (error == CUDA_SUCCESS) error = fetch_result(link, reply.size_bytes);
+    const CUresult error = ask_who_knows(link, [&](Answer& answer) {
+      proto::LinkCompleteReply reply{};
+      const CUresult result = session().channel().call({}, proto::LinkCompleteRecord{link.id}, {}, reply, &answer);
+      report<proto::LinkCompleteReply>(link, answer);
+      return result == CUDA_SUCCESS ? fetch_result(link, reply.size_bytes, answer) : result;
+    });
     if (error != CUDA_SUCCESS) return error;
     *cubinOut = link.result.data();
     if (sizeOut != nullptr) *sizeOut = link.result.size();

@@ -75,6 +75,26 @@ TEST_CASE("restart executors: idle and busy clients go on in new ones") {
   require_newcomers_are_served(broker);
 }
 
+TEST_CASE("a linker that is not complete goes on in the next executor") {
+  const BrokerFixture broker;
+  Client linking(broker, "modules_client"), giving_up(broker, "modules_client");
+  for (const bool is_killed : {false, true}) {
+    require_ok(linking, "link", broker);
+    require_ok(giving_up, "link", broker);
+    const pid_t before = executor_of(broker);
+    if (is_killed) {
+      ::kill(before, SIGKILL);
+    } else {
+      require_done(broker.ctl({"restart", "executors"}), broker);
+    }
+    require_ok(giving_up, "unlink", broker);
+    require_ok(giving_up, "plain", broker);  // what the next executor never knew is no error of a later call
+    require_ok(linking, "linked", broker);
+    require_ok(linking, "unlink", broker);
+    REQUIRE(executor_of(broker) != before);
+  }
+}
+
 TEST_CASE("who does not come to rest stands in the way of a restart, unless forced") {
   const BrokerFixture broker;
   Client spinning(broker), idle(broker);

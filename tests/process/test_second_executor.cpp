@@ -100,6 +100,17 @@ TEST_CASE("a client that starves moves with all it holds") {
   require_ok(moving, "storm 200", broker);
 }
 
+TEST_CASE("a linker that is not complete moves with its client") {
+  const BrokerFixture broker;
+  Client endless(broker), linking(broker, "modules_client");
+  require_ok(linking, "link", broker);
+  spin(endless);
+  require_ok(linking, "plain", broker);
+  REQUIRE(broker.servers().size() == 2);
+  require_ok(linking, "linked", broker);
+  require_ok(linking, "unlink", broker);
+}
+
 TEST_CASE("the first executor's end does not reach the second, nor the second's the first") {
   const BrokerFixture broker;
   Client endless(broker), there(broker), moving(broker);

@@ -40,6 +40,12 @@ bool are_plain(const std::vector<JitOption>& options) {
                      [](const JitOption& option) { return is_plain_option(static_cast<std::uint32_t>(option.option)); });
 }
 
+// Of a post: a link that is not known here is one of the executor's that the session came from, and the call behind the post tells the client.
+proto::Known<SessionLink> posted(SessionPost& incoming, proto::Id<proto::HandleKind::link_state> id) {
+  if (!id.has_kind()) incoming.malformed("an id is of another kind");
+  return incoming.session.links().find(id);
+}
+
 // By the process that reads images: the driver is given nothing that has not been unpacked and walked through elsewhere.
 CUresult check_input(const Session& session, std::span<const std::byte> input, CUjitInputType type) {
   const proto::FileDescriptor file = proto::create_memory_file("mpsshim-input", input.size());
@@ -96,7 +102,7 @@ void handle(OutOfLineCall& incoming, const proto::LinkCreateRecord& record) {
 }
 
 void handle(SessionPost& incoming, const proto::LinkDataRecord& record) {
-  const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
+  const proto::Known<SessionLink> link = posted(incoming, record.link);
   if (!link) return;
   std::size_t held = incoming.trailing.size();
   incoming.session.links().for_each([&](auto, const SessionLink& each) { held += each.input.size() + each.state->kept_bytes(); });
@@ -151,7 +157,7 @@ void handle(SessionCall& incoming, const proto::LinkReadRecord& record) {
 }
 
 void handle(SessionPost& incoming, const proto::LinkDestroyRecord& record) {
-  if (incoming.find(incoming.session.links(), record.link)) (void)incoming.session.links().take(record.link);
+  if (posted(incoming, record.link)) (void)incoming.session.links().take(record.link);
 }
 
 }  // namespace mpsshim::broker

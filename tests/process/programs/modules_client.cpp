@@ -11,6 +11,7 @@
 //   cycle N          N rounds of load, look up, allocate, launch, free, unload: "ok NS" for a round
 //   limit N          a kernel of a module without variables, kept, may have N bytes of dynamic shared memory
 //   room N           what it is told of it: "ok BLOCKS BYTES", the blocks of 32 threads with N bytes each on a multiprocessor, the bytes for one
+//   link             a linker is made and given a text; linked: what it gives is loaded, and a kernel of it run and checked; unlink: it is given up
 //   hold, check      device memory with content of its own; is it still there
 #include <chrono>
 #include <memory>
@@ -32,16 +33,19 @@ class Client {
   [[nodiscard]] unsigned counter() const;
   [[nodiscard]] unsigned seen() const;
   void set(unsigned value) const;
-  void plain() const;
+  void plain(const void* image) const;
   [[nodiscard]] long cycle(unsigned rounds) const;
   [[nodiscard]] CUfunction shared_kernel();
   [[nodiscard]] std::string room(unsigned shared_bytes);
+  void link();
+  void linked();
 
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   CUdeviceptr out_ = 0;
   std::unique_ptr<Words> held_;
   CUfunction shared_kernel_ = nullptr;
+  CUlinkState link_ = nullptr;
 };
 
 Client::Client() {
@@ -85,10 +89,10 @@ void Client::set(unsigned value) const {
   CU(cuMemcpyHtoD(address, &value, sizeof value));
 }
 
-void Client::plain() const {
+void Client::plain(const void* image) const {
   CUmodule module = nullptr;
   CUfunction store = nullptr;
-  CU(cuModuleLoadData(&module, kPlainPtx));
+  CU(cuModuleLoadData(&module, image));
   CU(cuModuleGetFunction(&store, module, "store"));
   CUdeviceptr word = out_;
   CU(cuMemsetD32(word, 0, 1));
@@ -135,6 +139,21 @@ std::string Client::room(unsigned shared_bytes) {
   return "ok " + std::to_string(blocks) + " " + std::to_string(bytes);
 }
 
+// The text is no more once the linker has it.
+void Client::link() {
+  CU(cuLinkCreate(0, nullptr, nullptr, &link_));
+  std::string text = kPlainPtx;
+  CU(cuLinkAddData(link_, CU_JIT_INPUT_PTX, text.data(), text.size() + 1, "plain", 0, nullptr, nullptr));
+  text.assign(text.size(), 'x');
+}
+
+void Client::linked() {
+  void* image = nullptr;
+  std::size_t bytes = 0;
+  CU(cuLinkComplete(link_, &image, &bytes));
+  plain(image);
+}
+
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -147,13 +166,16 @@ std::string Client::answer(const std::string& line) {
   if (command == "count") return count();
   if (command == "counter") return "ok " + std::to_string(counter());
   if (command == "set") return set(number), "ok";
-  if (command == "plain") return plain(), "ok";
+  if (command == "plain") return plain(kPlainPtx), "ok";
   if (command == "cycle") return "ok " + std::to_string(cycle(number));
   if (command == "limit") {
     const auto bytes = static_cast<int>(number);
     return require_success(cuFuncSetAttribute(shared_kernel(), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes), "cuFuncSetAttribute"), "ok";
   }
   if (command == "room") return room(number);
+  if (command == "link") return link(), "ok";
+  if (command == "linked") return linked(), "ok";
+  if (command == "unlink") return require_success(cuLinkDestroy(link_), "cuLinkDestroy"), "ok";
   if (command == "hold") return held_ = std::make_unique<Words>(1024, 17), "ok";
   if (command == "check") return held_->check(), "ok";
   throw Failure("unknown command " + line);
