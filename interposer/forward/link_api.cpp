@@ -195,8 +195,11 @@ CUresult add(Link& link, CUjitInputType type, std::span<const std::byte> bytes, 
   });
   if (error == CUDA_ERROR_OUT_OF_MEMORY) return error;  // no linker has seen it
   link.input_bytes += input.bytes.size() + input.trailing.size();
-  if (link.input_bytes > kKeptBytes) link.inputs.clear();
-  if (link.input_bytes <= kKeptBytes) link.inputs.push_back(std::move(input));
+  if (link.input_bytes > kKeptBytes) {
+    link.inputs.clear();
+  } else {
+    link.inputs.push_back(std::move(input));
+  }
   return error;
 }
 

@@ -11,7 +11,7 @@ namespace mpsshim::broker::control {
 
 namespace {
 
-// Longer than any turn has cause to be; what holds it up is the machine's affair as often as ours, which the processor time tells.
+// Longer than any turn has cause to be. The processor time tells whether it computed or waited.
 constexpr std::chrono::milliseconds kHeldUp{1'000};
 
 std::chrono::nanoseconds processor_time() {
@@ -116,8 +116,8 @@ void EventLoop::turn(int timeout_ms) {
   for (auto& task : tasks) task();
   if (const auto took = Clock::now() - began; took >= kHeldUp) {
     log_warning(
-        "Everybody waited {} ms for the control process, which computed for {} ms of them. What is left went to "
-        "the machine: a disk that is slow, or processors that others have.",
+        "Everybody waited {} ms for the control process, which computed for {} ms of them. For the rest it waited itself: for a disk, for a "
+        "processor, or in a system call.",
         milliseconds(took), milliseconds(processor_time() - computed_before));
   }
 }

@@ -40,7 +40,7 @@ bool are_plain(const std::vector<JitOption>& options) {
                      [](const JitOption& option) { return is_plain_option(static_cast<std::uint32_t>(option.option)); });
 }
 
-// Of a post: a link that is not known here is one of the executor's that the session came from, and the call behind the post tells the client.
+// Of a post. A link that is not known here is one that the session had in another executor: the next call about it tells the client.
 proto::Known<SessionLink> posted(SessionPost& incoming, proto::Id<proto::HandleKind::link_state> id) {
   if (!id.has_kind()) incoming.malformed("an id is of another kind");
   return incoming.session.links().find(id);
