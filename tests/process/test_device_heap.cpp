@@ -20,6 +20,9 @@ void leak(const BrokerFixture& broker) {
 // Most of the heap, as a newcomer finds it.
 std::string take_most(const BrokerFixture& broker) { return Client(broker, "heap_client").ask("take 6"); }
 
+// The same, and gives it back with what is written there.
+std::string litter_most(const BrokerFixture& broker) { return Client(broker, "heap_client").ask("litter 6"); }
+
 bool are_renewed(const BrokerFixture& broker, const std::vector<pid_t>& before) {
   return eventually(std::chrono::seconds(30), [&] { return broker.servers() != before && !broker.servers().empty(); });
 }
@@ -112,4 +115,53 @@ TEST_CASE("the heap stays while a client has memory of it, or is at work") {
     CHECK(are_renewed(broker, before));
     CHECK(take_most(broker) == "ok blank");
   }
+}
+
+TEST_CASE("beside others that use the device's heap a newcomer finds a blank one, in another executor, as often as clients come and go") {
+  const BrokerFixture broker;
+  const Client busy(broker, "moving_client");  // of whom nothing is asked
+  Client holder(broker, "heap_client");
+  REQUIRE(holder.ask("take 1") == "ok blank");
+  const std::vector<pid_t> before = broker.servers();
+  CHECK(litter_most(broker) == "ok blank");  // nobody has left anything yet
+  {
+    Client second(broker, "heap_client");
+    CHECK(second.ask("take 6") == "ok blank");
+    CHECK(broker.servers().size() == 2);
+    Client third(broker, "heap_client");  // beside it
+    CHECK(third.ask("litter 1") == "ok blank");
+    CHECK(broker.servers().size() == 2);
+  }
+  for (int i = 0; i < 3; ++i) {
+    INFO(broker.log());
+    CHECK(litter_most(broker) == "ok blank");
+  }
+  INFO(broker.log());
+  CHECK(holder.ask("held") == "ok");
+  CHECK(broker.servers().front() == before.front());
+}
+
+TEST_CASE("a newcomer that goes to another executor for its heap keeps what it has") {
+  const BrokerFixture broker;
+  Client holder(broker, "heap_client");
+  REQUIRE(holder.ask("take 1") == "ok blank");
+  CHECK(litter_most(broker) == "ok blank");
+  Client mover(broker, "heap_client");
+  REQUIRE(mover.ask("hold") == "ok");
+  CHECK(broker.servers().size() == 1);
+  CHECK(mover.ask("litter 6") == "ok blank");
+  INFO(broker.log());
+  CHECK(broker.servers().size() == 2);
+  CHECK(mover.ask("check") == "ok");
+}
+
+TEST_CASE("where no other executor may be had a newcomer is told of it in the log, and finds what was left") {
+  BrokerOptions options;
+  options.arguments = {"--executors", "1"};
+  const BrokerFixture broker(options);
+  Client holder(broker, "heap_client");
+  REQUIRE(holder.ask("take 1") == "ok blank");
+  CHECK(litter_most(broker) == "ok blank");
+  CHECK(litter_most(broker) == "ok used");
+  CHECK(broker.log().find("may find what clients that have ended have left on the device's heap of executor 0") != std::string::npos);
 }

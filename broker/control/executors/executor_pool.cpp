@@ -76,9 +76,12 @@ ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user) {
 
 void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused) {
   if (executor.is_permanent() || executor.is_quitting()) return;
-  idle_[executor.id()] = loop_.after(limits_.idle, [this, &executor, unused = std::move(unused)] {
+  const bool is_spent = executor.has_heap_remains() && !executor.is_first();  // another one has a blank heap
+  const auto idle = is_spent ? std::chrono::milliseconds(0) : limits_.idle;
+  idle_[executor.id()] = loop_.after(idle, [&executor, is_spent, idle, unused = std::move(unused)] {
     if (executor.is_quitting() || !unused()) return;
-    log_info("Executor {} (pid {}) has had no session for {} ms and ends.", executor.label(), executor.pid(), limits_.idle.count());
+    log_info("Executor {} (pid {}) has had no session for {} ms{} and ends.", executor.label(), executor.pid(), idle.count(),
+             is_spent ? ", its device's heap may hold what they have left," : "");
     executor.quit();
   });
 }

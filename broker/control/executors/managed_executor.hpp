@@ -91,10 +91,11 @@ class ManagedExecutor {
   [[nodiscard]] std::map<std::uint64_t, std::uint64_t> in_flight() const;  // work_in_flight() of what serves
   [[nodiscard]] bool is_busy(std::uint64_t session) const;
   [[nodiscard]] bool has_streams(std::uint64_t session) const;
-  // What its driver said when it could not be started.
-  [[nodiscard]] CUresult refusal() const { return refusal_status_; }
+  [[nodiscard]] CUresult refusal() const { return refusal_status_; }  // what its driver said when it could not be started
   // In whose driver call it hangs; 0: it does not, or nobody's.
   [[nodiscard]] std::uint64_t blamed() const { return report_.named_session; }
+  void note_heap_remains() { has_heap_remains_ = true; }  // clients that have ended may have left memory on the device's heap of this life
+  [[nodiscard]] bool has_heap_remains() const { return has_heap_remains_; }
 
   // The processes that replay the load log: the one that serves, and the standby once it has a context. nullptr: there is none.
   [[nodiscard]] ExecutorInstance* serving() const { return serving_.get(); }
@@ -142,6 +143,7 @@ class ManagedExecutor {
   bool renewing_ = false;
   bool retiring_ = false;
   bool has_served_ = false;
+  bool has_heap_remains_ = false;
   std::size_t driver_ = 0;
   CUresult refusal_status_ = CUDA_SUCCESS;
   std::string refusal_;  // why the last driver that was tried does not serve

@@ -93,6 +93,7 @@ void ManagedExecutor::end_life(const std::string& end, bool fades) {
   call_look_.reset();
   expectation_.reset();
   trap_sense_.end();
+  has_heap_remains_ = false;
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
   const bool is_fault = report_.cause == DeathReport::Cause::fault;
   std::set<std::uint64_t> in_flight;

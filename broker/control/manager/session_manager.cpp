@@ -267,6 +267,7 @@ void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& r
       return images_.keep_compiled(executor.id().device, compiled.image, std::move(fds.cubin));
     }
     case ExecutorMessage::starved: return relocations_.starved(executor, received.read<message::Starved>());
+    case ExecutorMessage::heap_wanted: return relocations_.heap_wanted(executor, received.read<message::HeapWanted>());
     case ExecutorMessage::settle: return executor.send(message::Settled{.ticket = received.read<message::Settle>().ticket});
     case ExecutorMessage::quiesced: return replacements_.quiesced(executor);
     case ExecutorMessage::printed: return note_output(sessions_, executor, received.read<message::Printed>());

@@ -112,18 +112,26 @@ ManagedExecutor* ExecutorChoice::share_quarantine(const ClientSession& session) 
   return nullptr;
 }
 
-ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, const ClientSession& session) {
+ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, const ClientSession& session, bool with_blank_heap) {
   const auto own = reserved_.find(present.id());
   // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
   const bool has_variables = session.variables.valid();
   ManagedExecutor* other = pool_.choose(session.device, present.user(), [&](const ManagedExecutor& executor) {
     if (&executor == &present || ranges_.is_left_in(executor, session.id) || is_kept_clean(executor)) return false;
     if (has_variables && (images_.has_log(executor.id()) || is_used(executor))) return false;
+    if (with_blank_heap && !has_blank_heap(executor)) return false;
     const auto reserved = reserved_.find(executor.id());
     return own == reserved_.end() ? reserved == reserved_.end() : reserved != reserved_.end() && reserved->second == own->second;
   });
   if (other != nullptr && own != reserved_.end()) reserved_.emplace(other->id(), own->second);
   return other;
+}
+
+bool ExecutorChoice::has_blank_heap(const ManagedExecutor& executor) const {
+  return !executor.has_heap_remains() && std::ranges::none_of(sessions_.all(), [&](const auto& entry) {
+    const ClientSession& session = entry.second;
+    return session.executor == &executor && session.is_ending() && session.uses_heap;
+  });
 }
 
 bool ExecutorChoice::serves_probation(ExecutorId executor) const {

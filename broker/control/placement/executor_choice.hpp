@@ -34,10 +34,12 @@ class ExecutorChoice {
 
   // False if no executor can have it.
   [[nodiscard]] bool place(ClientSession& session);
-  // Where the session may go instead; nullptr: nowhere. Out of quarantine no move leads among the others.
-  [[nodiscard]] ManagedExecutor* other_than(const ManagedExecutor& present, const ClientSession& session);
+  // Where the session may go instead; nullptr: nowhere. Out of quarantine no move leads among the others. `with_blank_heap`: nowhere else.
+  [[nodiscard]] ManagedExecutor* other_than(const ManagedExecutor& present, const ClientSession& session, bool with_blank_heap = false);
   // Where a session goes whose program is no longer on probation; nullptr: nowhere, or it is in no executor for that.
   [[nodiscard]] ManagedExecutor* out_of_probation(const ClientSession& session);
+  // Clients that have ended, or are ending, have left nothing on its device's heap.
+  [[nodiscard]] bool has_blank_heap(const ManagedExecutor& executor) const;
   [[nodiscard]] bool serves_probation(ExecutorId executor) const;
   [[nodiscard]] bool is_reserved(ExecutorId executor) const { return reserved_.contains(executor); }
 

@@ -48,6 +48,36 @@ void Relocations::starved(ManagedExecutor& executor, const message::Starved& rep
   begin(*session, *to);
 }
 
+// Before it has anything on that heap, which would keep it from moving.
+void Relocations::heap_wanted(ManagedExecutor& executor, const message::HeapWanted& report) {
+  ClientSession* const session = sessions_.find(report.session);
+  if (session == nullptr || session->executor != &executor || session->phase != SessionPhase::active || session->wants_heap) return;
+  session->wants_heap = true;
+  if (choice_.has_blank_heap(executor)) return give_heap(*session, nullptr);
+  if ((report.flags & kStarvesInPlace) != 0 || session->is_bound) return give_heap(*session, "what it has cannot go to another executor");
+  if (!session->relocation) seek_blank_heap(*session);  // else it goes to another anyway, or stay() follows
+}
+
+void Relocations::seek_blank_heap(ClientSession& session) {
+  if (!may_move_()) return give_heap(session, "executors are being restarted");
+  ManagedExecutor* const to = choice_.other_than(*session.executor, session, true);
+  if (to == nullptr) return give_heap(session, "no other executor can be had (--executors, or the GPU's compute mode)");
+  log_info("{}: may use the device's heap, where clients that have ended have left something in executor {}; it moves to executor {}.",
+           session.name(), session.executor->label(), to->label());
+  session.relocation.emplace().reason = SessionRelocation::Reason::blank_heap;
+  begin(session, *to);
+}
+
+// `why` it has to be this one; nullptr: it is blank.
+void Relocations::give_heap(ClientSession& session, const char* why) {
+  session.wants_heap = false;
+  if (why != nullptr) {
+    log_warning("{}: its kernels' malloc() may find what clients that have ended have left on the device's heap of executor {}, because {}.",
+                session.name(), session.executor->label(), why);
+  }
+  session.executor->send(message::HeapGiven{.session = session.id});
+}
+
 void Relocations::begin(ClientSession& session, ManagedExecutor& to) {
   session.relocation->to = &to;
   session.relocation->has_variables = session.variables.valid();
@@ -156,7 +186,9 @@ void Relocations::leave(ClientSession& session) {
 
 // Its call waits on, and is reported again.
 void Relocations::stay(ClientSession& session, const char* why) {
-  const bool starves = !session.relocation || session.relocation->reason == SessionRelocation::Reason::starves;
+  using Reason = SessionRelocation::Reason;
+  const Reason reason = session.relocation ? session.relocation->reason : Reason::starves;
+  const bool starves = reason == Reason::starves;
   if (!starves) {
     log_info("{}: stays in executor {}, because {}.", session.name(), session.executor->label(), why);
   } else {
@@ -165,6 +197,7 @@ void Relocations::stay(ClientSession& session, const char* why) {
   session.executor->send(message::Stay{.session = session.id});
   session.event_times_hold = false;
   drop(session);
+  if (session.wants_heap) return reason == Reason::blank_heap ? give_heap(session, why) : seek_blank_heap(session);
 }
 
 void Relocations::drop(ClientSession& session) {

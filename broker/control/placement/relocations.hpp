@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that starve in their executor are moved to another, as are those whose probation is over: when that one is ready, their own is asked to
-// pause them, and from then on they are what they would be after their executor's death. What they have mapped in the old one can be taken down only
-// in a quiet window and stays behind till then (Remnants). Who cannot move stays, and its call waits on. Owned by SessionManager; the control
-// process's thread. A SessionRelocation is changed here alone.
+// Sessions that starve in their executor are moved to another, as are those whose probation is over, and those that are about to use the device's
+// heap where clients that have ended have left something: when that one is ready, their own is asked to pause them, and from then on they are what
+// they would be after their executor's death. What they have mapped in the old one can be taken down only in a quiet window and stays behind till
+// then (Remnants). Who cannot move stays, and its call waits on. Owned by SessionManager; the control process's thread. A SessionRelocation is
+// changed here alone.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@ class Relocations {
 
   // From executors.
   void starved(ManagedExecutor& executor, const message::Starved& report);
+  void heap_wanted(ManagedExecutor& executor, const message::HeapWanted& report);
   void paused(ClientSession& session, const message::SessionPaused& answer);
   void variables_checked(const ManagedExecutor& executor, const message::VariablesChecked& answer);
   // It is ready: who is to go there is asked to pause.
@@ -39,6 +41,8 @@ class Relocations {
 
  private:
   void begin(ClientSession& session, ManagedExecutor& to);
+  void seek_blank_heap(ClientSession& session);
+  void give_heap(ClientSession& session, const char* why);
   void begin_one_for_tests();
   void ask_for_pause(ClientSession& session);
   void check_variables(ClientSession& session);

@@ -30,7 +30,11 @@ void HeapRenewal::session_left(const ClientSession& session) {
     const ClientSession& other = entry.second;
     return other.id != session.id && other.executor == session.executor && other.in_executor() && other.uses_heap;
   };
-  if (!session.uses_heap || std::ranges::any_of(sessions_.all(), shares_heap)) return;
+  if (!session.uses_heap) return;
+  session.executor->note_heap_remains();
+  if (std::ranges::any_of(sessions_.all(), shares_heap)) return;
+  const auto is_beside = [&](const auto& entry) { return entry.first != session.id && entry.second.executor == session.executor; };
+  if (!session.executor->is_first() && std::ranges::none_of(sessions_.all(), is_beside)) return;  // it ends (ExecutorPool::release)
   Heap& heap = heaps_[session.executor->user()];
   if (heap.left.insert(session.executor->id()).second) {
     log_info("Executor {}: kernels of clients that have ended may have left memory on the device's heap; it is renewed when nobody is at work.",

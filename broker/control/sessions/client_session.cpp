@@ -36,6 +36,7 @@ void ClientSession::forget_executor() {
   announced.clear();
   granted.clear();
   imported.clear();
+  wants_heap = false;
 }
 
 bool ClientSession::in_executor() const {

@@ -56,7 +56,7 @@ class ManagedExecutor;
 // A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
 struct SessionRelocation {
   ManagedExecutor* to = nullptr;
-  enum class Reason : std::uint8_t { starves, probation_over, for_tests };
+  enum class Reason : std::uint8_t { starves, blank_heap, probation_over, for_tests };
   Reason reason = Reason::starves;
   bool has_variables = false;  // the target, which has loaded nothing yet, is to make the same loads: nobody else is placed there
   bool asked = false;
@@ -81,6 +81,7 @@ struct ClientSession {
   bool delivered = false;             // the client has the current channel
   bool end_is_slow = false;           // the log has said so
   bool uses_heap = false;             // its kernels may have taken memory of the device's heap of its executor
+  bool wants_heap = false;            // HeapWanted is to be answered
   bool changing_lease = false;        // `answer` is that of a LeaseReplace
 
   proto::Lease device_lease;

@@ -218,6 +218,7 @@ void Executor::handle(ReceivedMessage& received) {
       return workers_->after_this_turn([this] { tell_end(message::Quiesced{}); });
     case ExecutorMessage::session_pause: return pause_session(received.read<message::SessionPause>());
     case ExecutorMessage::stay: return workers_->resume(received.session());
+    case ExecutorMessage::heap_given: return workers_->give_heap(received.session());
     case ExecutorMessage::session_provision: return provision_session(received.read<message::SessionProvision>());
     case ExecutorMessage::lease_restore:
     case ExecutorMessage::chunk_restore:

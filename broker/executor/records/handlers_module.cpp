@@ -32,6 +32,12 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 
+// What its kernels find on the device's heap comes first.
+void add_loaded(Session& session, const SharedReply& reply, proto::ModuleId id, ImageUse use) {
+  if (!(*use)->uses_device_heap) return add_module(session, *reply, id, std::move(use));
+  session.seek_blank_heap([&session, reply, id, use = std::move(use)] { add_module(session, *reply, id, use); });
+}
+
 // The name that /proc has for the client's program.
 std::string program_of(const Session& session) {
   std::ifstream file("/proc/" + std::to_string(session.client_pid()) + "/comm");
@@ -48,7 +54,7 @@ void finish_load(const std::shared_ptr<Session>& session, const SharedReply& rep
   log.resize(std::min(log.size(), proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply)));
   session->finish_job([session, reply, id, result, use = std::move(use), log = std::move(log)] {
     if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{}, as_bytes_of(log));
-    add_module(*session, *reply, id, use);
+    add_loaded(*session, reply, id, use);
   });
 }
 
@@ -147,7 +153,7 @@ void handle(OutOfLineCall& incoming, const proto::ModuleLoadRecord& record) {
   if (record.restores) return restore_module(incoming, record);
   if (ImageUse known = incoming.session.parts().modules.find(record.image, incoming.session.id())) {
     log_debug("Session {}: image {} is loaded already", incoming.session.id(), record.image);
-    return add_module(incoming.session, incoming.reply(), record.module, std::move(known));
+    return add_loaded(incoming.session, incoming.share_reply(), record.module, std::move(known));
   }
   incoming.session.start_job([reply = incoming.share_reply(), record](const std::shared_ptr<Session>& session) {
     const auto done = [session, reply, id = record.module](CUresult result, ImageUse use, std::string log) {

@@ -87,6 +87,8 @@ void Session::fail(const char* record, const std::string& reason) {
 
 void Session::abandon_jobs() {
   is_gone_.store(true, std::memory_order_relaxed);
+  jobs_ -= static_cast<unsigned>(heap_waits_.size());
+  heap_waits_.clear();
   parts_.control.look_again();
 }
 
@@ -318,6 +320,21 @@ void Session::retire_image(ImageRef image) {
     retired_images_.clear();
   }
   retired_images_.push_back(std::move(image));
+}
+
+void Session::seek_blank_heap(std::function<void()> act) {
+  if (has_heap_) return act();
+  ++jobs_;
+  heap_waits_.push_back(std::move(act));
+  if (heap_waits_.size() == 1) parts_.control.send(message::HeapWanted{.session = id_, .flags = is_movable() ? 0 : kStarvesInPlace});
+}
+
+void Session::heap_given() {
+  has_heap_ = true;
+  for (const std::function<void()>& act : std::exchange(heap_waits_, {})) {
+    act();
+    --jobs_;
+  }
 }
 
 // Nobody can say what its kernels leave there, nor give it back.

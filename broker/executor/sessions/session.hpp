@@ -51,6 +51,10 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void fail(const char* record, const std::string& reason);
   // A kernel that may take memory of the device's heap is queued: what it leaves there stays when the session has ended.
   void note_heap_use();
+  // Before it has its first module whose kernels may do so, on a heap where clients that have ended may have left something: the control process may
+  // have the session served elsewhere. `act` otherwise, at once or later; until then the call that it belongs to is under way.
+  void seek_blank_heap(std::function<void()> act);
+  void heap_given();  // it stays here
   // A session that is to have a share of the multiprocessors gets it, before anything is read: once its worker has it.
   void await_share();
   // In place of what it was opened with; `answer` is called once all that comes from then on goes by it, unless the session ends before. It gets
@@ -192,6 +196,8 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   unsigned jobs_ = 0;
   unsigned window_launches_ = 0;      // those of jobs_ that are work of its streams
   std::atomic<bool> is_gone_{false};  // stored by the worker, loaded by helpers: a late look costs a wait, nothing else
+  std::vector<std::function<void()>> heap_waits_;  // counted in jobs_
+  bool has_heap_ = false;
   bool uses_heap_ = false;
   bool failed_ = false;
   bool closing_ = false;

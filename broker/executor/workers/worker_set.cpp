@@ -123,6 +123,10 @@ void WorkerSet::resume(std::uint64_t id) {
   if (const std::shared_ptr<Session> session = find(id)) session->run_on_worker([session] { session->resume(); });
 }
 
+void WorkerSet::give_heap(std::uint64_t id) {
+  if (const std::shared_ptr<Session> session = find(id)) session->run_on_worker([session] { session->heap_given(); });
+}
+
 void WorkerSet::provision(const message::SessionProvision& wanted, std::function<void(CUresult, std::uint32_t)> answer) {
   const std::shared_ptr<Session> session = find(wanted.session);
   if (!session) return answer(CUDA_ERROR_INVALID_HANDLE, wanted.thread_percentage);

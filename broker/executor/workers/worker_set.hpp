@@ -35,6 +35,7 @@ class WorkerSet {
   void rest(std::uint64_t session, std::uint32_t flags, std::function<void(CUresult)> answer);
   void pause(std::uint64_t session, bool without_variables, std::function<void(CUresult)> answer);
   void resume(std::uint64_t session);
+  void give_heap(std::uint64_t session);  // Session::heap_given likewise
   // Session::provision, likewise.
   void provision(const message::SessionProvision& wanted, std::function<void(CUresult, std::uint32_t)> answer);
   // Session::is_movable, asked by that worker. An unknown one is not.
