@@ -46,6 +46,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       blockers_(limits_, sessions_, pool_, choice_, kinds_, ledger_,
                 [this](ClientSession& session, CUresult error, const char* why) { ends_.fail(session, error, why); }),
       relocations_(loop, limits_, sessions_, choice_, kinds_, blockers_, ranges_, replays_, [this] { return restarts_.is_idle(); }),
+      collectives_(loop, sessions_, relocations_),
       spread_(sessions_, pool_),
       probation_(loop, limits_.quarantine.probation, sessions_, ledger_, choice_, relocations_),
       replacements_(loop, limits_, sessions_),
@@ -125,6 +126,19 @@ CUresult SessionManager::create(const ClientIdentity& client, unsigned device, C
   session = &sessions_.add(client, device);
   image_service_.expect(client.uid);
   return CUDA_SUCCESS;
+}
+
+CUresult SessionManager::open_peers(ClientSession& session, std::uint64_t address, proto::Lease& lease) {
+  std::uint64_t owner = 0;
+  const CUresult result = ranges_.open_peers(session, address, *facts(), lease, owner);
+  if (result == CUDA_SUCCESS) collectives_.linked(session, owner);
+  return result;
+}
+
+CUresult SessionManager::open_memory(ClientSession& session, const proto::MemoryOpen& request, DeviceChunks::Opened& opened) {
+  const CUresult result = chunks_.open(session, request, *facts(), opened);
+  if (result == CUDA_SUCCESS) collectives_.linked(session, opened.owner);
+  return result;
 }
 
 CUresult SessionManager::offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {

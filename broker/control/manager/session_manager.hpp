@@ -19,6 +19,7 @@
 #include "broker/control/life/client_changes.hpp"
 #include "broker/control/life/executor_deaths.hpp"
 #include "broker/control/life/session_opening.hpp"
+#include "broker/control/placement/collectives.hpp"
 #include "broker/control/placement/probation.hpp"
 #include "broker/control/placement/relocations.hpp"
 #include "broker/control/placement/spread.hpp"
@@ -72,9 +73,8 @@ class SessionManager final : public ExecutorOwner {
     opening_.replace_lease(session, refused, std::move(answer));
   }
   [[nodiscard]] std::optional<proto::Lease> add_lease(ClientSession& session, std::uint64_t size_bytes) { return ranges_.add(session, size_bytes); }
-  [[nodiscard]] CUresult open_peers(ClientSession& session, std::uint64_t address, proto::Lease& lease) {
-    return ranges_.open_peers(session, address, *facts(), lease);
-  }
+  [[nodiscard]] CUresult open_peers(ClientSession& session, std::uint64_t address, proto::Lease& lease);
+  [[nodiscard]] CUresult open_memory(ClientSession& session, const proto::MemoryOpen& request, DeviceChunks::Opened& opened);
   [[nodiscard]] bool may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const {
     return holdings_.may_hold(session, more_bytes, why);
   }
@@ -166,6 +166,7 @@ class SessionManager final : public ExecutorOwner {
   ExecutorChoice choice_;
   Blockers blockers_;
   Relocations relocations_;
+  Collectives collectives_;
   Spread spread_;
   Probation probation_;
   Replacements replacements_;

@@ -112,14 +112,14 @@ ManagedExecutor* ExecutorChoice::share_quarantine(const ClientSession& session) 
   return nullptr;
 }
 
-ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, const ClientSession& session, bool with_blank_heap) {
+ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, const ClientSession& session, const ExecutorPool::Suits& pleases) {
   const auto own = reserved_.find(present.id());
   // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
   const bool has_variables = session.variables.valid();
   ManagedExecutor* other = pool_.choose(session.device, present.user(), [&](const ManagedExecutor& executor) {
     if (&executor == &present || ranges_.is_left_in(executor, session.id) || is_kept_clean(executor)) return false;
     if (has_variables && (images_.has_log(executor.id()) || is_used(executor))) return false;
-    if (with_blank_heap && !has_blank_heap(executor)) return false;
+    if (!pleases(executor)) return false;
     const auto reserved = reserved_.find(executor.id());
     return own == reserved_.end() ? reserved == reserved_.end() : reserved != reserved_.end() && reserved->second == own->second;
   });

@@ -34,8 +34,9 @@ class ExecutorChoice {
 
   // False if no executor can have it.
   [[nodiscard]] bool place(ClientSession& session);
-  // Where the session may go instead; nullptr: nowhere. Out of quarantine no move leads among the others. `with_blank_heap`: nowhere else.
-  [[nodiscard]] ManagedExecutor* other_than(const ManagedExecutor& present, const ClientSession& session, bool with_blank_heap = false);
+  // Where the session may go instead; nullptr: nowhere. Out of quarantine no move leads among the others. `pleases`: where that is so.
+  [[nodiscard]] ManagedExecutor* other_than(
+      const ManagedExecutor& present, const ClientSession& session, const ExecutorPool::Suits& pleases = [](const ManagedExecutor&) { return true; });
   // Where a session goes whose program is no longer on probation; nullptr: nowhere, or it is in no executor for that.
   [[nodiscard]] ManagedExecutor* out_of_probation(const ClientSession& session);
   // Clients that have ended, or are ending, have left nothing on its device's heap.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/placement/relocations.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include "broker/control/base/complaints.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
@@ -60,7 +62,7 @@ void Relocations::heap_wanted(ManagedExecutor& executor, const message::HeapWant
 
 void Relocations::seek_blank_heap(ClientSession& session) {
   if (!may_move_()) return give_heap(session, "executors are being restarted");
-  ManagedExecutor* const to = choice_.other_than(*session.executor, session, true);
+  ManagedExecutor* const to = choice_.other_than(*session.executor, session, [this](const auto& other) { return choice_.has_blank_heap(other); });
   if (to == nullptr) return give_heap(session, "no other executor can be had (--executors, or the GPU's compute mode)");
   log_info("{}: may use the device's heap, where clients that have ended have left something in executor {}; it moves to executor {}.",
            session.name(), session.executor->label(), to->label());
@@ -114,6 +116,29 @@ bool Relocations::leave_probation(ClientSession& session) {
   log_info("{}: its program is no longer on probation; it moves from executor {} to executor {}.", session.name(), session.executor->label(),
            to->label());
   session.relocation.emplace().reason = SessionRelocation::Reason::probation_over;
+  begin(session, *to);
+  return true;
+}
+
+bool Relocations::leave_collective(ClientSession& session, const ClientSession& neighbour) {
+  if (session.phase != SessionPhase::active || session.relocation || session.is_bound || !may_move_()) return false;
+  ManagedExecutor* const to = choice_.other_than(*session.executor, session, [&](const ManagedExecutor& other) {
+    return std::ranges::none_of(sessions_.all(), [&](const auto& entry) {
+      const ClientSession& there = entry.second;
+      const bool is_there = (there.executor == &other && there.in_executor()) || (there.relocation && there.relocation->to == &other);
+      return is_there && there.collective != 0 && there.collective != session.collective;
+    });
+  });
+  if (to == nullptr) {
+    complain(
+        "{}: its kernels may wait for those of other devices, as those of {} do in executor {}, and no further executor can be had (--executors, or "
+        "the GPU's compute mode): while both load modules, each may wait for the other for ever.",
+        session.name(), neighbour.name(), session.executor->label());
+    return false;
+  }
+  log_info("{}: reaches memory of other devices, as {} does in executor {}; it moves to executor {}.", session.name(), neighbour.name(),
+           session.executor->label(), to->label());
+  session.relocation.emplace().reason = SessionRelocation::Reason::collective;
   begin(session, *to);
   return true;
 }

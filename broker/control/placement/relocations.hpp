@@ -37,6 +37,9 @@ class Relocations {
   // To where the others are. False: it cannot be asked to now, or there is no such place.
   [[nodiscard]] bool leave_probation(ClientSession& session);
 
+  // To where no session of another group is (Collectives), as there is in its executor. False: as above.
+  [[nodiscard]] bool leave_collective(ClientSession& session, const ClientSession& neighbour);
+
   void drop(ClientSession& session);  // it goes nowhere
 
  private:

@@ -107,7 +107,7 @@ void ClientConnection::on(const proto::MemoryOpen& request) {
   ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   DeviceChunks::Opened opened;
-  status = manager_.chunks().open(*session, request, *manager_.facts(), opened);
+  status = manager_.open_memory(*session, request, opened);
   message.size_bytes = opened.size_bytes;
   message.is_own = opened.is_own ? 1 : 0;
   message.device = opened.device + 1;

@@ -56,7 +56,7 @@ class ManagedExecutor;
 // A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
 struct SessionRelocation {
   ManagedExecutor* to = nullptr;
-  enum class Reason : std::uint8_t { starves, blank_heap, probation_over, for_tests };
+  enum class Reason : std::uint8_t { starves, blank_heap, collective, probation_over, for_tests };
   Reason reason = Reason::starves;
   bool has_variables = false;  // the target, which has loaded nothing yet, is to make the same loads: nobody else is placed there
   bool asked = false;
@@ -101,6 +101,7 @@ struct ClientSession {
   // 0: normal, 1: below normal; set when it is first opened. What its client has asked for itself.
   std::optional<std::uint32_t> client_priority, asked_client_priority;
   std::string name_space;  // Namespaces; empty: of none
+  std::uint64_t collective = 0;    // Collectives: its group's least session, 0: of none
   std::uint32_t sm_partition = 0;  // SmPartitions: where its kernels run, in place of a percentage; 0: there are none
   DeviceCharge::Held device_held = std::make_shared<std::uint64_t>(0);
   [[nodiscard]] std::uint64_t memory_left_bytes() const {

@@ -47,7 +47,7 @@ CUresult DeviceChunks::open(ClientSession& session, const proto::MemoryOpen& req
   if (device != session.device && facts.peer[session.device][device].can_access == 0) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   if (session.announced.size() >= ClientSession::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
   session.announced.emplace(request.memory, chunk->second.charge);
-  opened = {chunk->second.size_bytes, owner == &session || is_one_process(owner->client, session.client), device};
+  opened = {chunk->second.size_bytes, owner == &session || is_one_process(owner->client, session.client), device, owner->id};
   session.executor->send({message::PieceAdd{.session = session.id, .memory = request.memory, .piece = ++last_piece_, .size_bytes = opened.size_bytes},
                           {.handle = chunk->second.handle.get()}});
   return CUDA_SUCCESS;

@@ -39,6 +39,7 @@ class DeviceChunks {
     std::uint64_t size_bytes = 0;
     bool is_own = false;  // of the same process
     unsigned device = 0;  // that has it
+    std::uint64_t owner = 0;  // session that has named it
   };
   [[nodiscard]] CUresult open(ClientSession& session, const proto::MemoryOpen& request, const proto::DriverFacts& facts, Opened& opened);
   // Memory of another interface, behind a descriptor that the client has: looked at, and handed to its executor.

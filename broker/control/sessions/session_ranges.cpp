@@ -66,7 +66,8 @@ std::optional<proto::Lease> SessionRanges::add(ClientSession& session, std::uint
   return lease;
 }
 
-CUresult SessionRanges::open_peers(ClientSession& session, std::uint64_t address, const proto::DriverFacts& facts, proto::Lease& lease) {
+CUresult SessionRanges::open_peers(ClientSession& session, std::uint64_t address, const proto::DriverFacts& facts, proto::Lease& lease,
+                                   std::uint64_t& owner) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   for (const auto& [id, other] : sessions_.all()) {
     const proto::Lease* const range = device_range_at(other, address);
@@ -77,6 +78,7 @@ CUresult SessionRanges::open_peers(ClientSession& session, std::uint64_t address
     }
     if (facts.peer[session.device][other.device].can_access == 0) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     lease = *range;
+    owner = id;
     if (std::ranges::any_of(session.peer_leases, [&](const proto::Lease& known) { return same_range(known, lease); })) return CUDA_SUCCESS;
     if (count_without_owner(session.peer_leases) >= limits_.resources.further_leases) return CUDA_ERROR_OUT_OF_MEMORY;
     session.peer_leases.push_back(lease);

@@ -31,7 +31,8 @@ class SessionRanges {
   [[nodiscard]] std::optional<proto::Lease> add(ClientSession& session, std::uint64_t size_bytes);
   // The device range that holds `address`, which is another session's of the same process: for memory of that one's device, at the addresses that it
   // has there. Announced to the session's executor. Nobody else gets the range before both sessions have let it go.
-  [[nodiscard]] CUresult open_peers(ClientSession& session, std::uint64_t address, const proto::DriverFacts& facts, proto::Lease& lease);
+  [[nodiscard]] CUresult open_peers(ClientSession& session, std::uint64_t address, const proto::DriverFacts& facts, proto::Lease& lease,
+                                    std::uint64_t& owner);
   // Nobody else gets the owner's pinned range before this session has ended as well, which has memory at addresses of it. False: it holds so many
   // already, of sessions that have ended, that others would miss them.
   [[nodiscard]] bool hold_pinned_of(ClientSession& session, const ClientSession& owner);
