@@ -65,6 +65,8 @@ std::uint32_t session_of_call(std::span<const SessionHint> hints) {
     for (const SessionHint& hint : hints) {
       if (hint.value == 0 || hint.kind != kind) continue;
       if (const auto found = forward::session_that_made(hint.value)) return *found;
+      if (kind != Kind::pointer) continue;
+      if (const auto found = forward::session_holding(hint.value)) return *found;  // a device address that is called a pointer
     }
   }
   return current_session();

@@ -186,6 +186,7 @@ TEST_CASE("one program on two devices: a fault on one that reaches the other") {
 TEST_CASE("one program on two devices: arrays copied between them") { run_on_two("peer_arrays"); }
 TEST_CASE("one program on two devices: boxes copied where neither reaches the other") { run_on_two("apart_boxes"); }
 TEST_CASE("one program on two devices: mapped memory for both") { run_on_two("peer_mappings"); }
+TEST_CASE("one program on two devices: memory at addresses reserved for the other") { run_on_two("peer_aliases"); }
 TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pools"); }
 TEST_CASE("one program on two devices: pinned memory of either, used by both") { run_on_two("host_memory"); }
 TEST_CASE("one program on two devices: registered memory for both") { run_on_two("registered_memory"); }

@@ -55,6 +55,22 @@ CUresult check_properties(const CUmemAllocationProp* properties) {
   return check_device(properties->location);
 }
 
+// Memory of another session's device at addresses of this one's: it reaches the memory as it does another process's.
+CUresult map_of_other(std::uint32_t owner, CUdeviceptr ptr, size_t size, CUmemGenericAllocationHandle handle) {
+  proto::MemoryName name;
+  {
+    const ActingSession acting(owner);
+    if (!memory().properties(handle)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = share_memory(handle, name); error != CUDA_SUCCESS) return error;
+  }
+  CUmemGenericAllocationHandle here = 0;
+  bool is_own = false;
+  if (const CUresult error = memory().open(name, here, is_own); error != CUDA_SUCCESS) return error;
+  const CUresult error = memory().map(ptr, size, here);
+  const CUresult released = memory().release(here);  // the mapping holds it
+  return error != CUDA_SUCCESS ? error : released;
+}
+
 }  // namespace
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags option) {
@@ -103,7 +119,10 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   if (!is_granular(ptr) || !is_granular(size) || size == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (offset != 0) return memory().properties(handle) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+  const proto::MemoryId id{handle};
+  const bool is_others = id.has_kind() && id.realm() != ActingSession::index() && id.realm() < session_count();
+  if (is_others && offset == 0) return map_of_other(id.realm(), ptr, size, handle);
+  if (offset != 0) return is_others || memory().properties(handle) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   return memory().map(ptr, size, handle);
 }
 

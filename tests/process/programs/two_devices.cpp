@@ -305,6 +305,7 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"peer_fault", peer_fault},
     {"peer_copies", peer_copies},
     {"peer_mappings", peer_mappings},
+    {"peer_aliases", peer_aliases},
     {"peer_pools", peer_pools},
     {"peer_arrays", peer_arrays},
     {"apart_boxes", apart_boxes},

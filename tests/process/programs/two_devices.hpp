@@ -110,6 +110,7 @@ void peer_threads(Sides& sides);
 void peer_fault(Sides& sides);
 void peer_copies(Sides& sides);
 void peer_mappings(Sides& sides);
+void peer_aliases(Sides& sides);
 void peer_pools(Sides& sides);
 
 // two_devices_meet.cpp

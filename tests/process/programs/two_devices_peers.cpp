@@ -307,6 +307,43 @@ void peer_mappings(Sides& sides) {
   CU(cuMemAddressFree(range, 2 * piece));
 }
 
+// The same memory at addresses that were reserved while the other device was current, for that device alone, as NCCL does in one process.
+void peer_aliases(Sides& sides) {
+  if (!are_peers(sides)) return;
+  const CUmemAllocationProp properties = memory_of(sides[1]);
+  const size_t piece = least_piece(properties);
+  CUmemGenericAllocationHandle memory = 0;
+  CUdeviceptr ranges[2] = {};
+  sides[1].use();
+  CU(cuMemCreate(&memory, piece, &properties, 0));
+  for (int i : {0, 1}) {
+    sides[i].use();
+    CU(cuMemAddressReserve(&ranges[i], piece, 0, 0, 0));
+    CU(cuMemMap(ranges[i], piece, 0, memory, 0));
+    const CUmemAccessDesc access = access_of(sides[i], CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CU(cuMemSetAccess(ranges[i], piece, &access, 1));
+  }
+  CUmemAllocationProp told{};
+  CUmemGenericAllocationHandle retained = 0;
+  CU(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(ranges[0])));
+  CU(cuMemGetAllocationPropertiesFromHandle(&told, retained));
+  require(told.location.id == sides[1].device, "memory is told to be on another device than the one that has it");
+  CU(cuMemRelease(retained));
+  require(cuMemMap(ranges[0], piece, 0, memory, 0) == CUDA_ERROR_INVALID_VALUE, "memory is mapped over other memory");
+  CU(cuMemRelease(memory));
+  require_written_by(sides[0], sides[0], ranges[0], 11, "the device whose addresses they are");
+  sides[1].use();
+  require_index(sides[1].read(ranges[1]), 11, "the memory's own device");
+  require_written_by(sides[1], sides[1], ranges[1], 12, "the memory's own device, then");
+  sides[0].use();
+  require_index(sides[0].read(ranges[0]), 12, "the device whose addresses they are, then");
+  for (int i : {0, 1}) {
+    sides[i].use();
+    CU(cuMemUnmap(ranges[i], piece));
+    CU(cuMemAddressFree(ranges[i], piece));
+  }
+}
+
 // Memory of the second device's pool, for both.
 void peer_pools(Sides& sides) {
   if (!are_peers(sides)) return;
