@@ -175,3 +175,18 @@ TEST_CASE("restarts: who counts up all the while loses no count") {
     REQUIRE(answer.rfind("ok ", 0) == 0);  // and each count followed the one before
   }
 }
+
+// Where functions are, and what variables say of it, is the same in the next life only where code is loaded with its module.
+TEST_CASE("executors load modules whole, whatever the broker's environment says") {
+  BrokerOptions options;
+  options.environment = {{"CUDA_MODULE_LOADING", "LAZY"}};
+  const BrokerFixture broker(options);
+  const Client client(broker);
+  std::ifstream file("/proc/" + std::to_string(broker.servers().at(0)) + "/environ");
+  std::string entry;
+  std::vector<std::string> found;
+  while (std::getline(file, entry, '\0')) {
+    if (entry.starts_with("CUDA_MODULE_LOADING=")) found.push_back(entry);
+  }
+  CHECK(found == std::vector<std::string>{"CUDA_MODULE_LOADING=EAGER"});
+}

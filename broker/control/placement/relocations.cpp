@@ -132,7 +132,8 @@ bool Relocations::leave_collective(ClientSession& session, const ClientSession& 
   if (to == nullptr) {
     complain(
         "{}: its kernels may wait for those of other devices, as those of {} do in executor {}, and no further executor can be had (--executors, or "
-        "the GPU's compute mode): while both load modules, each may wait for the other for ever.",
+        "the GPU's compute mode): while both load modules, each may wait for the other for ever. Run each in a group that has an executor of its own "
+        "(mpsctl namespace create NAME --own-executor; mpsrun --group NAME).",
         session.name(), neighbour.name(), session.executor->label());
     return false;
   }

@@ -46,6 +46,7 @@ bool names_variable(std::string_view entry, std::string_view name) {
 constexpr std::string_view kLibraryPath = "LD_LIBRARY_PATH";
 constexpr std::string_view kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr std::string_view kCopyConnections = "CUDA_DEVICE_MAX_COPY_CONNECTIONS";
+constexpr std::string_view kModuleLoading = "CUDA_MODULE_LOADING";
 
 // Of LD_LIBRARY_PATH what does not lead to our own library where the driver is asked for by name: mpsrun puts such a folder in front for all that it
 // starts, and a broker may be among it.
@@ -70,6 +71,9 @@ std::vector<std::string> executor_environment(const ExecutorOptions& options) {
   std::vector<std::string> environment = driver_environment();
   environment.push_back(fmt::format("{}={}", kConnections, options.connections));
   environment.push_back(fmt::format("{}={}", kCopyConnections, options.copy_connections));
+  // Else the driver loads each kernel when it is first looked up, which the load log does not repeat: code, and what variables say of where functions
+  // are, would come elsewhere in the next life (docs/recovery.md, "The load log").
+  environment.push_back(fmt::format("{}=EAGER", kModuleLoading));
   return environment;
 }
 
@@ -164,8 +168,9 @@ proto::FileDescriptor sealed_file(const char* name, std::size_t bytes) {
 std::vector<std::string> driver_environment() {
   // CUDA_FORCE_… would have drivers compile where machine code has been chosen for them (fatbin_choice.hpp). What a service manager is told is the
   // control process's to say.
-  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD",         kLibraryPath,    kConnections,    kCopyConnections,
-                                                "CUDA_FORCE_JIT",          "CUDA_FORCE_PTX_JIT", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
+  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD",    kLibraryPath,     kConnections,
+                                                kCopyConnections,          kModuleLoading,  "CUDA_FORCE_JIT", "CUDA_FORCE_PTX_JIT",
+                                                "NOTIFY_SOCKET",           "WATCHDOG_USEC", "WATCHDOG_PID"};
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
