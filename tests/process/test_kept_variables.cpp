@@ -4,8 +4,10 @@
 #include <signal.h>
 
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/process/client.hpp"
 #include "tests/support/catch.hpp"

@@ -27,6 +27,21 @@ struct Heaps : Starving {
     executor.send(message::SessionClosed{.session = attached.session});
     REQUIRE(turn_until(loop, [&] { return !has_session(attached.session); }));
   }
+  // Who wants it is asked to pause, a second executor being there.
+  void see_it_asked() {
+    REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == 2; }));
+    second().ready();
+    (void)expect_pause();
+  }
+  // To the second executor.
+  void see_it_move() {
+    see_it_asked();
+    answer_pause();
+    CHECK(first().expect<message::SessionClose>().message.session == starved.session);
+    waiting->send(proto::Attach{});
+    second().open_session();
+    REQUIRE(waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  }
   void want(std::uint32_t flags = 0) { first().send(message::HeapWanted{.session = starved.session, .flags = flags}); }
   [[nodiscard]] bool is_given() { return first().expect<message::HeapGiven>().message.session == starved.session; }
 };
@@ -45,14 +60,7 @@ TEST_CASE("heap: who would find what a client that has ended has left moves to a
   Heaps broker;
   broker.leave_something(broker.first());
   broker.want();
-  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
-  broker.second().ready();
-  broker.expect_pause();
-  broker.answer_pause();
-  CHECK(broker.first().expect<message::SessionClose>().message.session == broker.starved.session);
-  broker.waiting->send(proto::Attach{});
-  broker.second().open_session();
-  REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  broker.see_it_move();
   broker.second().send(message::HeapWanted{.session = broker.starved.session});  // the call comes again
   CHECK(broker.second().expect<message::HeapGiven>().message.session == broker.starved.session);
   CHECK(broker.session(broker.blocker.session).phase == SessionPhase::active);
@@ -63,22 +71,14 @@ TEST_CASE("heap: what a client that is ending has there counts as left") {
   broker.endless->hang_up();
   broker.first().expect<message::SessionClose>();
   broker.want();
-  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
-  broker.second().ready();
-  CHECK(broker.expect_pause().session == broker.starved.session);
+  broker.see_it_asked();  // expect_pause() holds it against who wants it
 }
 
 TEST_CASE("heap: an executor of the further ones that has something left on it ends with its last client") {
   Heaps broker;
   broker.leave_something(broker.first());
   broker.want();
-  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
-  broker.second().ready();
-  broker.expect_pause();
-  broker.answer_pause();
-  broker.waiting->send(proto::Attach{});
-  broker.second().open_session();
-  REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  broker.see_it_move();
   broker.second().send(message::HeapUsed{.session = broker.starved.session});
   broker.waiting->hang_up();
   broker.second().expect<message::SessionClose>();
@@ -104,9 +104,7 @@ TEST_CASE("heap: who cannot move, or finds no other executor, is given the one t
     Heaps broker;
     broker.leave_something(broker.first());
     broker.want();
-    REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
-    broker.second().ready();
-    broker.expect_pause();
+    broker.see_it_asked();
     CHECK(broker.stays());
     CHECK(broker.is_given());
   }
