@@ -2,9 +2,11 @@
 #include "broker/control/placement/collectives.hpp"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "broker/control/base/complaints.hpp"
 #include "broker/control/executors/managed_executor.hpp"
-#include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -13,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFirst{20};
-constexpr milliseconds kRarest{10'000};
+constexpr milliseconds kTold{10'000};  // a pause between tries beyond which the log says that they stay together
 
 }  // namespace
 
@@ -42,22 +44,40 @@ const ClientSession* Collectives::neighbour_of(const ClientSession& session) con
   return nullptr;
 }
 
-// One at a time: what one has under way may wait for the other.
+// One at a time, in turns: what one has under way may wait for the other. Who is asked stands still until its work has ended, or it is clear that it
+// does not: so after a try in vain the next one comes after twice as long.
 void Collectives::look() {
   timer_.reset();
-  bool is_any_left = false;
-  bool is_one_moving = std::ranges::any_of(sessions_.all(), [](const auto& entry) {
+  const bool is_one_moving = std::ranges::any_of(sessions_.all(), [](const auto& entry) {
     return entry.second.relocation && entry.second.relocation->reason == SessionRelocation::Reason::collective;
   });
-  for (auto& [id, session] : sessions_.all()) {
-    const ClientSession* const neighbour = neighbour_of(session);
-    if (neighbour == nullptr) continue;
-    is_any_left = true;
-    if (!is_one_moving) is_one_moving = relocations_.leave_collective(session, *neighbour);
-  }
-  if (!is_any_left) return;
-  pause_ = is_one_moving ? kFirst : std::min(2 * pause_, kRarest);
+  if (!is_one_moving && !try_next()) return;
   timer_ = loop_.after(pause_, [this] { look(); });
+}
+
+// False: there is nobody left to move.
+bool Collectives::try_next() {
+  std::vector<ClientSession*> left;
+  for (auto& [id, session] : sessions_.all()) {
+    if (neighbour_of(session) != nullptr) left.push_back(&session);
+  }
+  if (left.empty()) return false;
+  const milliseconds before = std::exchange(pause_, left.size() < left_ ? kFirst : 2 * pause_);
+  left_ = left.size();
+  if (before < kTold && pause_ >= kTold) tell(*left.front());
+  std::rotate(left.begin(), std::ranges::upper_bound(left, last_, {}, &ClientSession::id), left.end());
+  const auto began =
+      std::ranges::find_if(left, [&](ClientSession* session) { return relocations_.leave_collective(*session, *neighbour_of(*session)); });
+  if (began != left.end()) last_ = (*began)->id;
+  return true;
+}
+
+void Collectives::tell(const ClientSession& session) const {
+  complain(
+      "{}: its kernels may wait for those of other devices, as those of {} do in executor {}, and it cannot go to another (--executors, the GPU's "
+      "compute mode, or what it has): while both load modules, each may wait for the other for ever. Run each in a group that has an executor of its "
+      "own (mpsctl namespace create NAME --own-executor; mpsrun --group NAME).",
+      session.name(), neighbour_of(session)->name(), session.executor->label());
 }
 
 }  // namespace mpsshim::broker::control

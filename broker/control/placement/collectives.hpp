@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "broker/control/placement/relocations.hpp"
@@ -23,12 +24,16 @@ class Collectives {
 
  private:
   void look();
+  [[nodiscard]] bool try_next();
+  void tell(const ClientSession& session) const;                                        // that it stays
   [[nodiscard]] const ClientSession* neighbour_of(const ClientSession& session) const;  // of an older group, in its executor; nullptr: there is none
 
   EventLoop& loop_;
   SessionTable& sessions_;
   Relocations& relocations_;
-  std::chrono::milliseconds pause_{0};  // before the next look
+  std::chrono::milliseconds pause_{0};  // before the next try, or the next look at one
+  std::size_t left_ = 0;                // at the last try: sessions that have such a neighbour
+  std::uint64_t last_ = 0;              // that was tried
   EventLoop::Timer timer_;
 };
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "broker/control/base/complaints.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
@@ -129,14 +128,7 @@ bool Relocations::leave_collective(ClientSession& session, const ClientSession& 
       return is_there && there.collective != 0 && there.collective != session.collective;
     });
   });
-  if (to == nullptr) {
-    complain(
-        "{}: its kernels may wait for those of other devices, as those of {} do in executor {}, and no further executor can be had (--executors, or "
-        "the GPU's compute mode): while both load modules, each may wait for the other for ever. Run each in a group that has an executor of its own "
-        "(mpsctl namespace create NAME --own-executor; mpsrun --group NAME).",
-        session.name(), neighbour.name(), session.executor->label());
-    return false;
-  }
+  if (to == nullptr) return false;
   log_info("{}: reaches memory of other devices, as {} does in executor {}; it moves to executor {}.", session.name(), neighbour.name(),
            session.executor->label(), to->label());
   session.relocation.emplace().reason = SessionRelocation::Reason::collective;

@@ -323,7 +323,7 @@ void Session::retire_image(ImageRef image) {
 }
 
 void Session::seek_blank_heap(std::function<void()> act) {
-  if (has_heap_) return act();
+  if (has_heap_ || is_gone()) return act();  // nobody is asked for who ends: there would be no answer
   ++jobs_;
   heap_waits_.push_back(std::move(act));
   if (heap_waits_.size() == 1) parts_.control.send(message::HeapWanted{.session = id_, .flags = is_movable() ? 0 : kStarvesInPlace});

@@ -80,3 +80,22 @@ TEST_CASE("collectives: who does not come to rest is asked again") {
   (void)broker.of(0).expect<message::Stay>();  // no answer within the limit
   CHECK(broker.of(0).expect<message::SessionPause>().message.session == broker.second[0].session);
 }
+
+TEST_CASE("collectives: who never comes to rest is asked ever more rarely, since it stands still meanwhile") {
+  Programs broker;
+  broker.begin();
+  broker.link(0);
+  broker.link(1);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+  broker.launcher.lives.at(2)->ready(CUDA_SUCCESS, 141ull << 30);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 4; }));  // the other one's turn
+  broker.launcher.lives.at(3)->ready(CUDA_SUCCESS, 141ull << 30);
+  turn_for(broker.loop, 1'000);
+  std::size_t asked[2] = {};
+  for (unsigned device : {0u, 1u}) {
+    while (const auto received = broker.of(device).receive()) asked[device] += received->is<message::SessionPause>() ? 1 : 0;
+    CHECK(asked[device] >= 1);
+  }
+  CHECK(asked[0] + asked[1] >= 3);
+  CHECK(asked[0] + asked[1] <= 8);  // each stands still for 60 ms
+}
