@@ -109,9 +109,9 @@ void describe_executors(CommandLine& line, Arguments& arguments) {
   line.option("--patience-s", &arguments.patience_s,
               "Seconds that a call which has to wait for every kernel's end, such as a module's load, waits for another client's kernel where its "
               "own cannot be served by another executor; then it fails with CUDA_ERROR_MPS_SERVER_NOT_READY; 0: as long as it takes");
-  line.flag("--open-assertions", arguments.open_assertions,
-            "A kernel's failed assertion is to end its own client alone, and no executor; on trial. Each client then has its own copy of an image "
-            "that may assert. Without, it ends the executor's context, as in NVIDIA's driver");
+  line.flag("--fatal-assertions", arguments.fatal_assertions,
+            "A kernel's failed assertion ends its executor's context, as natively, and so whoever is at work there. Without, it ends its own client "
+            "alone, and each client has a copy of its own of an image that may assert");
   line.option("--orphan-ms", &arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced");
   line.option("--drain-ms", &arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced");
   line.flag(
@@ -236,7 +236,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .user_log_mib = arguments.user_log_mib,
           .dumpable = arguments.dumpable,
           .keeps_rights = arguments.keep_rights,
-          .opens_assertions = arguments.open_assertions,
+          .opens_assertions = !arguments.fatal_assertions,
           .never_compiles = insists_on_nvjitlink(arguments)};
 }
 
@@ -269,7 +269,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.user_log_mib = arguments.user_log_mib;
   executors.dumpable = arguments.dumpable;
   executors.keeps_rights = arguments.keep_rights;
-  executors.opens_assertions = arguments.open_assertions;
+  executors.opens_assertions = !arguments.fatal_assertions;
   executors.never_compiles = insists_on_nvjitlink(arguments);
   return executors;
 }

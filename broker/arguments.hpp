@@ -22,7 +22,7 @@ struct Arguments {
   bool verbose = false;
   bool dumpable = false;
   bool keep_rights = false;
-  bool open_assertions = false;
+  bool fatal_assertions = false;
   std::string user;
   std::string driver = "auto";
   std::string configuration;  // a file; "": none

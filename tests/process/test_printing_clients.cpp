@@ -85,8 +85,10 @@ TEST_CASE("a client that is killed while it prints takes nothing of the others' 
   CHECK(first_difference(outcome.output, expected_text(1, 200, 20)) == "");
 }
 
-TEST_CASE("the text of an assertion that has failed comes on the guilty client's standard error") {
-  const BrokerFixture broker;
+TEST_CASE("the text of an assertion that has ended its executor comes on the guilty client's standard error") {
+  BrokerOptions options;
+  options.arguments = {"--fatal-assertions"};
+  const BrokerFixture broker(options);
   Client bystander(broker);
   REQUIRE(bystander.ask("hold") == "ok");
   const Outcome guilty = broker.run("printing_client", {"7", "assert"});
@@ -99,9 +101,7 @@ TEST_CASE("the text of an assertion that has failed comes on the guilty client's
 
 // Replicas of one program: the same kernel of the same image. One asserts, and that one alone is told.
 TEST_CASE("a failed assertion costs its own client alone, and no executor, also among replicas that are at work") {
-  BrokerOptions options;
-  options.arguments = {"--open-assertions"};
-  const BrokerFixture broker(options);
+  const BrokerFixture broker;
   Client idle(broker);
   REQUIRE(idle.ask("hold") == "ok");
   const auto executors = broker.servers();
@@ -116,6 +116,20 @@ TEST_CASE("a failed assertion costs its own client alone, and no executor, also 
   INFO(outcome.explain() << broker.log());
   CHECK(outcome.ok());
   CHECK(outcome.errors.find("Assertion") == std::string::npos);
+  CHECK(idle.ask("check") == "ok");
+  CHECK(broker.servers() == executors);
+}
+
+// More than an executor has functions for (Assertions): those of copies that nobody uses are taken back.
+TEST_CASE("a failed assertion ends no executor however many images have been loaded before") {
+  const BrokerFixture broker;
+  Client idle(broker);
+  REQUIRE(idle.ask("hold") == "ok");
+  const auto executors = broker.servers();
+  const Outcome guilty = broker.run("printing_client", {"7", "images", "600"});
+  INFO(guilty.explain() << broker.log());
+  REQUIRE(guilty.ok());
+  CHECK(guilty.errors.find("Assertion `false` failed.\n") != std::string::npos);
   CHECK(idle.ask("check") == "ok");
   CHECK(broker.servers() == executors);
 }

@@ -35,7 +35,7 @@ struct ExecutorSettings {
   std::string journal;  // empty: nor is the journal
   unsigned user_log_mib = 0;
   bool dumpable = false;
-  bool opens_assertions = false;
+  bool opens_assertions = true;
   bool never_compiles = false;
   bool keeps_rights = false;  // executors are not walled in (broker/rights/rights.hpp)
   std::chrono::milliseconds start_limit{60'000};

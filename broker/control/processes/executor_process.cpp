@@ -116,7 +116,7 @@ Command make_command(const ExecutorOptions& options) {
   if (options.standby) command.arguments.emplace_back("--standby");
   if (options.dumpable) command.arguments.emplace_back("--dumpable");
   if (options.keeps_rights) command.arguments.emplace_back("--keep-rights");
-  if (options.opens_assertions) command.arguments.emplace_back("--open-assertions");
+  if (!options.opens_assertions) command.arguments.emplace_back("--fatal-assertions");
   if (options.never_compiles) command.arguments.insert(command.arguments.end(), {"--ptx-compiler", "nvjitlink"});
   if (options.is_cold) command.arguments.emplace_back("--cold");
   command.environment = executor_environment(options);

@@ -31,7 +31,7 @@ class IssueLock;
 class Assertions {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::uint32_t kCpuEntries = 1'024;
+  static constexpr std::uint32_t kCpuEntries = 512;
   static constexpr std::uint32_t kStubBlocks = 8;                // of the functions on a GPU
   static constexpr std::chrono::milliseconds kLongestWork{100};  // of a session, after its first failed assertion, until what is noted is read
 

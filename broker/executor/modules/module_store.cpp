@@ -117,9 +117,7 @@ void ModuleStore::give_back(const ImageRef& image) {
   if (entry == last || --entry->second.users != 0) return;
   if (image->assertions) image->assertions->assign(0);
   if (image->has_references || (image->has_writable_globals && !image->can_be_restored)) {
-    total_bytes_ -= image->cost_bytes;
-    ended = std::move(entry->second.image);
-    cache_.erase(entry);
+    ended = take_out(entry);
     return;
   }
   evicted = beyond_limit();
@@ -135,22 +133,46 @@ ImageUse ModuleStore::insert(const ImageRef& image, std::uint64_t session) {
   return use;
 }
 
-// Taken out of the cache, the least recently used first. Nobody else holds them; the caller lets go of them without the lock.
+// The least recently used copy that nobody holds; `has_entry`: of those whose assertions are told of.
+ModuleStore::Cache::iterator ModuleStore::oldest_unused(bool has_entry) {
+  auto oldest = cache_.end();
+  for (auto entry = cache_.begin(); entry != cache_.end(); ++entry) {
+    const Cached& cached = entry->second;
+    if (cached.users != 0 || cached.owner != 0 || cached.image.use_count() != 1) continue;
+    if (has_entry && !cached.image->assertions) continue;
+    if (oldest == cache_.end() || cached.last_used < oldest->second.last_used) oldest = entry;
+  }
+  return oldest;
+}
+
+// The caller lets go of it without the lock.
+ImageRef ModuleStore::take_out(Cache::iterator unused) {
+  ImageRef image = std::move(unused->second.image);
+  total_bytes_ -= image->cost_bytes;
+  cache_.erase(unused);
+  return image;
+}
+
 std::vector<ImageRef> ModuleStore::beyond_limit() {
   std::vector<ImageRef> evicted;
   while (total_bytes_ > limit_bytes_) {
-    auto oldest = cache_.end();
-    for (auto entry = cache_.begin(); entry != cache_.end(); ++entry) {
-      const Cached& cached = entry->second;
-      if (cached.users != 0 || cached.owner != 0 || cached.image.use_count() != 1) continue;
-      if (oldest == cache_.end() || cached.last_used < oldest->second.last_used) oldest = entry;
-    }
+    const auto oldest = oldest_unused(false);
     if (oldest == cache_.end()) break;
-    total_bytes_ -= oldest->second.image->cost_bytes;
-    evicted.push_back(std::move(oldest->second.image));
-    cache_.erase(oldest);
+    evicted.push_back(take_out(oldest));
   }
   return evicted;
+}
+
+// No kernel of an unused copy runs, and none will once it is taken out: where all entries are taken, its one is free.
+std::shared_ptr<const Assertions::Entry> ModuleStore::take_entry() {
+  if (assertions_ == nullptr) return nullptr;
+  if (std::shared_ptr<const Assertions::Entry> free = assertions_->take()) return free;
+  ImageRef evicted;  // ends behind the lock
+  const std::lock_guard lock(mutex_);
+  const auto oldest = oldest_unused(true);
+  if (oldest == cache_.end()) return nullptr;
+  evicted = take_out(oldest);
+  return evicted->assertions;
 }
 
 void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places, bool has_objects) {
@@ -224,7 +246,7 @@ bool ModuleStore::fill_assertions(std::uint64_t image, PreparedImage& prepared, 
     log_info("Image {}: its kernels' failed assertions end the executor's context, as in NVIDIA's driver: {}", image, prepared.why_assertions_fault);
   }
   if (prepared.assertion_sites.empty()) return true;
-  entry = assertions_ != nullptr ? assertions_->take() : nullptr;
+  entry = take_entry();
   std::vector<std::byte> filled(prepared.content.bytes().begin(), prepared.content.bytes().end());
   if (entry && image::fill_assertions(filled, prepared.assertion_sites, entry->address())) {
     prepared.content = ImageBytes(std::move(filled));

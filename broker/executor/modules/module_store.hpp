@@ -105,7 +105,10 @@ class ModuleStore {
   [[nodiscard]] CUresult restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables);
   [[nodiscard]] ImageUse insert(const ImageRef& image, std::uint64_t session);
   void give_back(const ImageRef& image);
+  [[nodiscard]] Cache::iterator oldest_unused(bool has_entry) REQUIRES(mutex_);
+  [[nodiscard]] ImageRef take_out(Cache::iterator unused) REQUIRES(mutex_);
   [[nodiscard]] std::vector<ImageRef> beyond_limit() REQUIRES(mutex_);
+  [[nodiscard]] std::shared_ptr<const Assertions::Entry> take_entry();
   void unload(LoadedImage* image);
   void tell_compiled(std::uint64_t image, const ImageBytes& compiled);
 

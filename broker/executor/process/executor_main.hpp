@@ -30,7 +30,7 @@ struct ExecutorOptions {
   bool dumpable = false;             // for the command line alone: main() has seen to it
   bool keeps_rights = false;         // broker/rights/rights.hpp
   int counts_file = -1;              // for the launcher, who has the executor inherit it (SessionCountsFile); -1: there is none
-  bool opens_assertions = false;     // docs/modules.md, "Assertions"
+  bool opens_assertions = true;      // docs/modules.md, "Assertions"
   bool never_compiles = false;       // not even where no linker process can (LinkerClient::never_here)
 };
 

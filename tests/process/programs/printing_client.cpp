@@ -2,10 +2,12 @@
 //
 //   printing_client NUMBER LAUNCHES LINES    its kernels print that many lines each, and it writes a line of its own whenever it has waited
 //   printing_client NUMBER assert            its kernel prints a line and fails in an assertion
+//   printing_client NUMBER images COUNT      the same, with the last of so many images, loaded and unloaded one behind the other, that may assert
 //   printing_client NUMBER hold TURNS        the kernel that would fail does not, so often, with a wait each
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "tests/process/programs/driver.hpp"
 
@@ -104,9 +106,18 @@ struct Printer {
     CU(cuInit(0));
     CU(cuDevicePrimaryCtxRetain(&context, 0));
     CU(cuCtxSetCurrent(context));
-    CU(cuModuleLoadData(&module, kPtx));
+    load(kPtx);
+  }
+  void load(const char* text) {
+    CU(cuModuleLoadData(&module, text));
     CU(cuModuleGetFunction(&say, module, "say"));
     CU(cuModuleGetFunction(&fail, module, "fail"));
+  }
+  void change_image(int image) {
+    CU(cuModuleUnload(module));
+    std::string text(kPtx);
+    text.append("// ").append(std::to_string(image)).append("\n");
+    load(text.c_str());
   }
   void launch(unsigned turn, unsigned lines, CUstream stream) {
     void* arguments[] = {&number, &turn, &lines};
@@ -156,7 +167,9 @@ int main(int argc, char** argv) try {
     }
     return 0;
   }
-  if (std::strcmp(argv[2], "assert") != 0) {
+  const bool changes_images = std::strcmp(argv[2], "images") == 0;
+  for (int image = 0; changes_images && image < (argc > 3 ? std::atoi(argv[3]) : 1); ++image) printer.change_image(image);
+  if (!changes_images && std::strcmp(argv[2], "assert") != 0) {
     print(printer, static_cast<unsigned>(std::atoi(argv[2])), argc > 3 ? static_cast<unsigned>(std::atoi(argv[3])) : 1);
     return 0;
   }
