@@ -116,3 +116,58 @@ TEST_CASE("words that a kernel changes and words that the host changes, side by 
   for (size_t i = 7; i < others.count(); i += 997) wrong += others[i] != round - 1;
   CHECK(wrong == 0);
 }
+
+// What a mailbox is: first the contents, then the word that says so, wherever that lies.
+TEST_CASE("a kernel that looks for a word of the host's in managed memory finds what was written before it", "[forwarded][managed]") {
+  const DeviceContext context;
+  NEEDS_CONCURRENT_ACCESS();
+  struct Layout {
+    size_t told, words, count;
+  };
+  const Layout layout = GENERATE(Layout{0, 64, 16}, Layout{2, 64, 8'192}, Layout{0, kBlockWords, 1});
+  const LoadedImage image("migration.fatbin");
+  const ManagedWords memory(4 * kBlockWords), answer(2);
+  std::fill_n(memory.data(), memory.count(), 0u);
+  std::fill_n(answer.data(), answer.count(), 0u);
+  OK(launch(image.function("check_numbers"), nullptr, 1, 1, memory.address(layout.told), memory.address(layout.words),
+            static_cast<unsigned>(layout.count), answer.address()));
+  const auto end = Clock::now() + kLimit;
+  unsigned number = 0;
+  while (number < 100 && Clock::now() < end) {
+    ++number;
+    for (size_t i = 0; i < layout.count; ++i) memory[layout.words + i] = number;
+    memory[layout.told] = number;
+    while (answer[0] != number && Clock::now() < end) {
+    }
+  }
+  CHECK(answer[0] == 100);
+  memory[layout.told] = ~0u;
+  OK(CU(cuCtxSynchronize)());
+  CHECK(answer[1] == 0);
+}
+
+// And what it finds of a kernel's, in the same part of the memory, is not older than the word that it has seen, if the kernel pauses in between.
+// Behind the words, since copies go upwards.
+TEST_CASE("the host finds what a kernel has written to managed memory before a word that it has seen", "[forwarded][managed]") {
+  const DeviceContext context;
+  NEEDS_CONCURRENT_ACCESS();
+  const unsigned count = GENERATE(1u, 64u);
+  const LoadedImage image("migration.fatbin");
+  const ManagedWords memory(kBlockWords), stop(1);
+  const size_t told = kBlockWords - 1;
+  std::fill_n(memory.data(), memory.count(), 0u);
+  stop[0] = 0;
+  OK(launch(image.function("tell_numbers"), nullptr, 1, 1, stop.address(), memory.address(told), memory.address(), count, 1'000'000u));
+  const auto end = Clock::now() + kLimit;
+  unsigned seen = 0, changes = 0, older = 0;
+  while (changes < 200 && Clock::now() < end) {
+    const unsigned number = memory[told];
+    for (unsigned i = 0; i < count; ++i) older += memory[i] < number ? 1 : 0;
+    changes += number != seen ? 1 : 0;
+    seen = number;
+  }
+  stop[0] = 1;
+  OK(CU(cuCtxSynchronize)());
+  CHECK(changes == 200);
+  CHECK(older == 0);
+}

@@ -42,6 +42,11 @@ BlockRun ManagedMemory::Allocation::blocks_of(AddressRange range) const {
   return {first, (range.end() - 1 - pages.address) / block_bytes - first + 1};
 }
 
+std::span<const std::byte> ManagedMemory::Allocation::contents(BlockRun blocks) const {
+  const AddressRange range = range_of(blocks);
+  return {static_cast<const std::byte*>(host_pointer(shadow + (range.address - pages.address))), range.size_bytes};
+}
+
 CUresult ManagedMemory::start() {
   if (watch_ != nullptr) return CUDA_SUCCESS;
   if (has_failed_) return CUDA_ERROR_NOT_SUPPORTED;

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
@@ -92,6 +93,13 @@ class ManagedMemory {
     std::vector<std::byte> before;  // its contents when it was opened for writing; empty: for reading
     std::chrono::steady_clock::time_point until;
   };
+  // On its way to the device.
+  struct Change {
+    std::uint64_t device = 0;
+    std::uint64_t host = 0;
+    std::size_t bytes = 0;
+    std::chrono::steady_clock::time_point until;  // the block's
+  };
   struct Allocation {
     explicit Allocation(std::size_t blocks) : coherence(blocks, kMostBlocks) {}
     AddressRange pages;
@@ -113,6 +121,7 @@ class ManagedMemory {
     bool is_served = false;         // by a touch
     [[nodiscard]] AddressRange range_of(BlockRun blocks) const;
     [[nodiscard]] BlockRun blocks_of(AddressRange range) const;
+    [[nodiscard]] std::span<const std::byte> contents(BlockRun blocks) const;  // on the host
   };
 
   static constexpr std::uint64_t kBlockBytes = 64 << 10;
@@ -130,12 +139,10 @@ class ManagedMemory {
   [[nodiscard]] CUresult close(Allocation& allocation, const Coherence::Closing& closing) REQUIRES(order_);
   [[nodiscard]] CUresult post_upload(const Allocation& allocation, BlockRun blocks) REQUIRES(order_);
   [[nodiscard]] CUresult close_for(const Stream& stream) REQUIRES(order_);
-  // Takes back what the program has beside kernels, all of it or what it has had long enough, and posts what it has changed there.
-  [[nodiscard]] CUresult end_beside(Allocation& allocation, std::chrono::steady_clock::time_point now) REQUIRES(order_);
-  [[nodiscard]] CUresult end_all_beside(Allocation& allocation) REQUIRES(order_) {
-    return end_beside(allocation, std::chrono::steady_clock::time_point::max());
-  }
-  [[nodiscard]] CUresult post_changes(const Allocation& allocation, const Beside& beside) REQUIRES(order_);
+  // Takes back what the program has beside kernels, and posts what it has changed there.
+  [[nodiscard]] CUresult end_beside() REQUIRES(order_);
+  [[nodiscard]] CUresult end_reading_beside(Allocation& allocation, std::size_t block) REQUIRES(order_);
+  static void note_changes(const Allocation& allocation, const Beside& beside, std::vector<Change>& changes);
   [[nodiscard]] CUresult post_copy(Stream& stream, std::uint64_t to, bool to_device, std::uint64_t from, std::uint64_t bytes) REQUIRES(order_);
   void count_post(const Stream* stream) REQUIRES(order_);
   [[nodiscard]] std::uint64_t posted(const Allocation& allocation) const REQUIRES(order_);

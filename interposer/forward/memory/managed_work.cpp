@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 // posted while one is under way; but not for ever, since the function may wait for the very thread that posts.
 constexpr std::chrono::seconds kMostForHostFunctions{2};
 
+constexpr std::size_t kTellingBytes = 8;     // a flag, a counter, a pointer
 constexpr std::size_t kClosedAtOnce = 128;  // 8 MiB of all but the largest allocations
 
 BlockRun intersection(BlockRun a, BlockRun b) {
@@ -84,41 +85,57 @@ CUresult ManagedMemory::post_upload(const Allocation& allocation, BlockRun block
 }
 
 // By words: what a kernel has written to other words meanwhile stays.
-CUresult ManagedMemory::post_changes(const Allocation& allocation, const Beside& beside) {
+void ManagedMemory::note_changes(const Allocation& allocation, const Beside& beside, std::vector<Change>& changes) {
   const AddressRange range = allocation.range_of({beside.block, 1});
   const std::uint64_t shadow = allocation.shadow + (range.address - allocation.pages.address);
-  const auto* now = static_cast<const std::byte*>(host_pointer(shadow));
-  const auto differs = [&](std::size_t at) { return std::memcmp(now + at, beside.before.data() + at, kMergedBytes) != 0; };
+  const std::span<const std::byte> now = allocation.contents({beside.block, 1});
+  const auto differs = [&](std::size_t at) { return std::memcmp(now.data() + at, beside.before.data() + at, kMergedBytes) != 0; };
   for (std::size_t at = 0; at < beside.before.size(); at += kMergedBytes) {
     const std::size_t first = at;
     while (at < beside.before.size() && differs(at)) at += kMergedBytes;
-    if (at == first) continue;
-    if (const CUresult error = post_copy(*copies_, range.address + first, true, shadow + first, at - first); error != CUDA_SUCCESS) return error;
+    if (at != first) changes.push_back({range.address + first, shadow + first, at - first, beside.until});
+  }
+}
+
+// All of it at once. What a thread has written before a word whose change is found here is then found as well: had its block been closed by then, the
+// thread would still be waiting. A kernel may look for a word that says that others have been written. So words that changed alone, or in pairs, go
+// last, those first whose block was opened first.
+CUresult ManagedMemory::end_beside() {
+  std::vector<Change> changes;
+  for (auto& [address, allocation] : allocations_) {
+    const std::vector<Beside> ended = std::exchange(allocation->beside, {});
+    for (const Beside& beside : ended) {
+      allocation->coherence.closed_beside(beside.block);
+      if (!watch_->close(allocation->range_of({beside.block, 1})) && !watch_->close(allocation->pages)) return CUDA_ERROR_UNKNOWN;
+      note_changes(*allocation, beside, changes);
+    }
+  }
+  std::ranges::stable_sort(changes, {}, [](const Change& change) {
+    const bool may_tell = change.bytes <= kTellingBytes;
+    return std::pair(may_tell, may_tell ? change.until : Clock::time_point{});
+  });
+  for (const Change& change : changes) {
+    if (const CUresult error = post_copy(*copies_, change.device, true, change.host, change.bytes); error != CUDA_SUCCESS) return error;
   }
   return CUDA_SUCCESS;
 }
 
-CUresult ManagedMemory::end_beside(Allocation& allocation, std::chrono::steady_clock::time_point now) {
-  for (std::size_t i = 0; i < allocation.beside.size();) {
-    if (allocation.beside[i].until > now) {
-      ++i;
-      continue;
-    }
-    const Beside beside = std::exchange(allocation.beside[i], std::move(allocation.beside.back()));
-    allocation.beside.pop_back();
-    allocation.coherence.closed_beside(beside.block);
-    if (!watch_->close(allocation.range_of({beside.block, 1})) && !watch_->close(allocation.pages)) return CUDA_ERROR_UNKNOWN;
-    if (const CUresult error = post_changes(allocation, beside); error != CUDA_SUCCESS) return error;
-  }
-  return CUDA_SUCCESS;
+// Before it is opened again. What was open for reading has no changes.
+CUresult ManagedMemory::end_reading_beside(Allocation& allocation, std::size_t block) {
+  const auto found = std::ranges::find(allocation.beside, block, &Beside::block);
+  if (found == allocation.beside.end()) return CUDA_SUCCESS;
+  if (!found->before.empty()) return end_beside();
+  allocation.beside.erase(found);
+  allocation.coherence.closed_beside(block);
+  return watch_->close(allocation.range_of({block, 1})) || watch_->close(allocation.pages) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
 CUresult ManagedMemory::close_for(const Stream& stream) {
   if (watch_ != nullptr) watch_->refresh();
+  if (const CUresult error = end_beside(); error != CUDA_SUCCESS) return error;
   for (auto& [address, allocation] : allocations_) {
     if (!concerns(*allocation, stream)) continue;
     allocation->prefetches.clear();
-    if (const CUresult error = end_all_beside(*allocation); error != CUDA_SUCCESS) return error;
     if (!allocation->coherence.has_open_blocks()) continue;
     if (const CUresult error = close(*allocation, allocation->coherence.close()); error != CUDA_SUCCESS) return error;
   }
@@ -163,7 +180,7 @@ CUresult ManagedMemory::prefetch_to_device(AddressRange pages) {
   const std::lock_guard lock(order_);
   Allocation* allocation = find(pages.address);
   if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error = end_all_beside(*allocation);
+  CUresult error = end_beside();
   if (error == CUDA_SUCCESS) error = close(*allocation, allocation->coherence.clean(allocation->blocks_of(pages)));
   count_post(nullptr);
   return error;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include <pthread.h>
@@ -34,6 +35,8 @@ constexpr std::chrono::microseconds kStillLong{50};
 // Then its changes go to the device and it touches again: a program that looks for a kernel's flag sees it by then. Long enough for a thread that has
 // to get a busy processor first.
 constexpr std::chrono::milliseconds kSpell{2};
+// Of a block that a kernel goes on writing to.
+constexpr unsigned kMostDownloads = 6;
 constexpr std::chrono::microseconds kLook{20};  // as long as that it looks without sleeping
 constexpr std::uint64_t kShortSleepUs = 50, kLongSleepUs = 1'000, kIdleSleepUs = 1'000'000;
 constexpr std::chrono::milliseconds kLookAtSession{20};
@@ -83,11 +86,12 @@ TouchServer::Clock::time_point TouchServer::end_spells() {
   const std::lock_guard lock(memory_.order_);
   const auto now = Clock::now();
   auto next = Clock::time_point::max();
-  for (auto& [address, allocation] : memory_.allocations_) {
-    (void)memory_.end_beside(*allocation, now);  // an error: the session has ended, which the next touch learns
+  for (const auto& [address, allocation] : memory_.allocations_) {
     for (const ManagedMemory::Beside& beside : allocation->beside) next = std::min(next, beside.until);
   }
-  return next;
+  if (next > now) return next;
+  (void)memory_.end_beside();  // an error: the session has ended, which the next touch learns
+  return Clock::time_point::max();
 }
 
 void TouchServer::pause(bool has_moved) {
@@ -178,7 +182,7 @@ bool TouchServer::go_on(Pending& pending) {
     if (allocation == nullptr) return let_go(pending);
     if (memory_.posted(*allocation) == pending.posted) {
       allocation->is_long_to_read = allocation->is_long_to_write = false;
-      error = memory_.end_all_beside(*allocation);
+      error = memory_.end_beside();
       if (error == CUDA_SUCCESS && pending.stage == Stage::downloading) return open(*allocation, pending);
       if (error == CUDA_SUCCESS) error = download(*allocation, pending);
       if (error == CUDA_SUCCESS) return pending.opening.blocks.count == 0 || !pending.opening.downloads ? open(*allocation, pending) : false;
@@ -263,19 +267,11 @@ bool TouchServer::begin_beside(Pending& pending) {
     ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
     if (allocation == nullptr) return let_go(pending);
     const std::size_t block = (pending.touch.address - allocation->pages.address) / allocation->block_bytes;
-    for (ManagedMemory::Beside& beside : allocation->beside) {
-      if (beside.block == block) beside.until = Clock::time_point::min();  // for reading, so far
-    }
-    error = memory_.end_beside(*allocation, Clock::now());
+    error = memory_.end_reading_beside(*allocation, block);
     pending.opening = {{block, 1}, has_to_write(pending) ? HostAccess::write : HostAccess::read, true};
-    if (error == CUDA_SUCCESS && allocation->coherence.access(block) == HostAccess::none) {
-      const AddressRange range = allocation->range_of(pending.opening.blocks);
-      const std::uint64_t to = allocation->shadow + (range.address - allocation->pages.address);
-      error = memory_.post_copy(*memory_.copies_, to, false, range.address, range.size_bytes);
-    }
-    FenceTarget target{memory_.copies_->word, 0};
-    if (error == CUDA_SUCCESS) error = Streams::instance().fence(*memory_.copies_, target.value);
-    pending.targets = {target};
+    pending.is_open_beside = allocation->coherence.access(block) != HostAccess::none;
+    pending.targets.clear();
+    if (error == CUDA_SUCCESS && !pending.is_open_beside) error = download_beside(*allocation, pending);
     pending.stage = Stage::beside;
   }
   if (error != CUDA_SUCCESS) return give_up(pending, error);
@@ -283,22 +279,47 @@ bool TouchServer::begin_beside(Pending& pending) {
   return false;
 }
 
+CUresult TouchServer::download_beside(ManagedMemory::Allocation& allocation, Pending& pending) {
+  const AddressRange range = allocation.range_of(pending.opening.blocks);
+  const std::uint64_t to = allocation.shadow + (range.address - allocation.pages.address);
+  ++pending.downloads;
+  if (const CUresult error = memory_.post_copy(*memory_.copies_, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
+  FenceTarget target{memory_.copies_->word, 0};
+  const CUresult error = Streams::instance().fence(*memory_.copies_, target.value);
+  pending.targets = {target};
+  return error;
+}
+
+// A copy that is made while a kernel writes may have a word, and not what was written before it. One that equals the next has both: what the first
+// found had been there before the second began.
+bool TouchServer::is_settled(const ManagedMemory::Allocation& allocation, Pending& pending) {
+  if (pending.is_open_beside) return true;
+  const std::span<const std::byte> now = allocation.contents(pending.opening.blocks);
+  if (std::ranges::equal(pending.contents, now) || pending.downloads >= kMostDownloads) return true;
+  pending.contents.assign(now.begin(), now.end());
+  return false;
+}
+
 bool TouchServer::open_beside(Pending& pending) {
-  const std::lock_guard lock(memory_.order_);
-  ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
-  if (allocation == nullptr) return let_go(pending);
-  const AddressRange range = allocation->range_of(pending.opening.blocks);
-  ManagedMemory::Beside beside;
-  beside.block = pending.opening.blocks.first;
-  if (pending.opening.access == HostAccess::write) {
-    const auto* contents = static_cast<const std::byte*>(host_pointer(allocation->shadow + (range.address - allocation->pages.address)));
-    beside.before.assign(contents, contents + range.size_bytes);
+  CUresult error = CUDA_SUCCESS;
+  {
+    const std::lock_guard lock(memory_.order_);
+    ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
+    if (allocation == nullptr) return let_go(pending);
+    if (is_settled(*allocation, pending)) {
+      ManagedMemory::Beside beside;
+      beside.block = pending.opening.blocks.first;
+      const std::span<const std::byte> contents = allocation->contents(pending.opening.blocks);
+      if (pending.opening.access == HostAccess::write) beside.before.assign(contents.begin(), contents.end());
+      beside.until = Clock::now() + kSpell;
+      next_end_ = std::min(next_end_, beside.until);
+      allocation->coherence.opened_beside(beside.block, pending.opening.access);
+      allocation->beside.push_back(std::move(beside));
+      return let_in(*allocation, pending);
+    }
+    error = download_beside(*allocation, pending);
   }
-  beside.until = Clock::now() + kSpell;
-  next_end_ = std::min(next_end_, beside.until);
-  allocation->coherence.opened_beside(beside.block, pending.opening.access);
-  allocation->beside.push_back(std::move(beside));
-  return let_in(*allocation, pending);
+  return error != CUDA_SUCCESS && give_up(pending, error);
 }
 
 void TouchServer::tell(const Pending& pending) {

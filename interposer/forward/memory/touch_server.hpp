@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <vector>
@@ -35,6 +36,9 @@ class TouchServer {
     std::uint64_t posted = 0;      // ManagedMemory::posted() when `targets` were fenced
     std::vector<FenceTarget> targets;
     Coherence::Opening opening;
+    bool is_open_beside = false;      // already: nothing is downloaded
+    unsigned downloads = 0;           // beside work
+    std::vector<std::byte> contents;  // what the last but one of them brought
     std::chrono::milliseconds hold{200};  // of what overtakes it next
     Clock::time_point since = Clock::now();
   };
@@ -60,6 +64,8 @@ class TouchServer {
   [[nodiscard]] static bool is_for_host(std::uint64_t address);  // as advised
   [[nodiscard]] bool goes_beside(const Pending& pending);
   [[nodiscard]] bool begin_beside(Pending& pending);
+  [[nodiscard]] CUresult download_beside(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
+  [[nodiscard]] static bool is_settled(const ManagedMemory::Allocation& allocation, Pending& pending);
   [[nodiscard]] bool open_beside(Pending& pending);
   [[nodiscard]] bool let_go(const Pending& pending) REQUIRES(memory_.order_);
   [[nodiscard]] bool give_up(Pending& pending, CUresult error);
