@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <iterator>
 #include <set>
 #include <sstream>
@@ -21,6 +22,7 @@ namespace {
 constexpr std::size_t kColumnsOfServers = 10;  // number, pid, ..., has_begun
 constexpr std::size_t kColumnsOfPartitions = 9;  // device, UUID, partition, name, free and used chunks, free and used multiprocessors, clients
 constexpr std::size_t kColumnsOfDevices = 7;   // index, PCI, UUID, memory, multiprocessors, capability, name
+constexpr std::size_t kColumnsOfClients = 8;   // pid, session, client, server, server's pid, device, UUID, namespace, ..., command
 
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream text(line);
@@ -46,6 +48,30 @@ std::size_t telling_length(const std::set<std::string>& uuids) {
 }
 
 std::string text_of(long number) { return std::to_string(number); }
+
+// A process that has ended and is not waited for yet does not.
+bool runs(long pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string stat;
+  std::getline(file, stat);
+  const std::size_t name_end = stat.rfind(')');  // the state is behind the name, which may have brackets
+  return name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] != 'Z';
+}
+
+// Columns as wide as they have to be, or commas.
+std::string text_of(const std::vector<std::vector<std::string>>& lines, bool is_csv) {
+  std::string text;
+  for (const std::vector<std::string>& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      std::size_t width = 0;
+      for (const std::vector<std::string>& other : lines) width = std::max(width, other[i].size() + 2);
+      const bool is_last = i + 1 == line.size();
+      text += is_csv ? line[i] + (is_last ? "" : ",") : fmt::format("{:<{}}", line[i], is_last ? line[i].size() : width);
+    }
+    text += '\n';
+  }
+  return text;
+}
 
 std::string unknown_server(long number) { return fmt::format("Server {} not found\n", number); }
 
@@ -170,27 +196,65 @@ std::string Answers::get_client_list(const Words& words) {
   return server.empty() ? answer : ask("get_client_list " + server);
 }
 
+std::vector<Answers::Words> Answers::rows_of(const std::string& command, std::size_t columns) {
+  auto rows = ctl::read_comma_separated(value_of(command + " --format=csv,noheader"));
+  if (!rows) return {};
+  std::erase_if(*rows, [&](const Words& row) { return row.size() < columns; });
+  return std::move(*rows);
+}
+
 std::string Answers::get_device_client_list(const Words& words) {
-  if (words.size() < 2 && !servers().empty()) return ask("get_device_client_list");
   std::string answer;
-  const std::string server = server_at(words, 1, answer);
-  return server.empty() ? answer : ask("get_device_client_list " + server);
+  std::string server;
+  if (words.size() > 1 || servers().empty()) {
+    server = server_at(words, 1, answer);
+    if (server.empty()) return answer;
+  }
+  const std::vector<Words> clients = rows_of(server.empty() ? "ps" : "ps -p " + server, kColumnsOfClients);
+  std::set<std::string> served;
+  for (const Words& row : rows_of("servers", kColumnsOfServers)) {
+    if (server.empty() || row[0] == server) served.insert(row[3]);
+  }
+  for (const Words& device : rows_of("device_query", kColumnsOfDevices)) {
+    if (!served.contains(device[2])) continue;
+    const std::size_t bus = device[1].find(':');  // behind the domain
+    answer += fmt::format("[{}] {}, {}\n", device[0], bus == std::string::npos ? device[1] : device[1].substr(bus + 1), device[6]);
+    for (const Words& row : clients) {
+      if (row[6] == device[2]) answer += fmt::format("{}.{}\n", row[0], row[2]);
+    }
+  }
+  return answer;
 }
 
 std::string Answers::ps(const Words& words) {
-  if (words.size() < 2 || words[1] != "-p") return servers().empty() ? "Server not found\n" : ask("ps");
-  std::string answer;
-  const std::string server = server_at(words, 2, answer);
-  return server.empty() ? answer + answer + '\n' : ask("ps -p " + server);
+  std::string command = "ps";
+  if (words.size() > 1 && words[1] == "-p") {
+    std::string answer;
+    const std::string server = server_at(words, 2, answer);
+    if (server.empty()) return answer + answer + '\n';
+    command += " -p " + server;
+  } else if (servers().empty()) {
+    return "Server not found\n";
+  }
+  static constexpr char kLine[] = "{:<10}{:<10}{:<15}{:<26}{:<15}{:<15}\n";
+  constexpr std::size_t kShownOfUuid = 22;
+  std::string text = fmt::format(kLine, "PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND");
+  for (const Words& row : rows_of(command, kColumnsOfClients)) {
+    text += fmt::format(kLine, row[0], row[2], row[3], row[6].substr(0, kShownOfUuid), row[7], row.back());
+  }
+  return text;
 }
 
 std::string Answers::terminate_client(const Words& words) {
   std::string answer;
   const std::string server = server_at(words, 1, answer);
   if (server.empty()) return answer + fmt::format("Server {} not found!\n", number_at(words, 1)) + "1\n";
-  const ctl::Answer done = ask_(fmt::format("terminate_client {} {}", server, number_at(words, 2)));
+  const long pid = number_at(words, 2);
+  const ctl::Answer done = ask_(fmt::format("terminate_client {} {}", server, pid));
   is_lost_ |= !done.was_asked;
-  return done.ok ? done.text : done.text + "\n1\n";
+  if (done.ok) return done.text;
+  // No client of the server's: a process all the same, or none.
+  return runs(pid) ? std::string("201\n") : fmt::format("Invalid process {}!\n1\n", pid);
 }
 
 // Without a number behind -t it ends at once.
@@ -236,13 +300,11 @@ std::string Answers::memory_limit(const Words& words) {
   return limit == "no limit\n" ? "" : limit;
 }
 
-// A word that is no number, or none, changes nothing and says nothing.
+// A word that is no number is 0. None changes nothing and says nothing.
 std::string Answers::default_priority(const Words& words) {
   if (!words.front().starts_with("set")) return ask("get_default_client_priority");
   if (words.size() < 2) return "";
-  char* end = nullptr;
-  const long priority = std::strtol(words[1].c_str(), &end, 10);
-  if (end == words[1].c_str()) return "";
+  const long priority = number_at(words, 1);
   if (priority != 0 && priority != 1) return "Invalid priority value - must be 0 or 1!\n";
   return ask("set_default_client_priority " + text_of(priority));
 }
@@ -250,21 +312,17 @@ std::string Answers::default_priority(const Words& words) {
 std::string Answers::device_query(const Words& words) {
   const bool is_csv = words.size() > 1 && words[1] == "--csv";
   if (words.size() > 1 && !is_csv) return "Invalid command format\n";
-  std::vector<std::vector<std::string>> lines{{"Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes"}};
-  const auto rows = ctl::read_comma_separated(value_of("device_query --format=csv,noheader"));
-  if (!rows) return "";
-  for (const std::vector<std::string>& row : *rows) {
-    if (row.size() >= kColumnsOfDevices) lines.push_back({row[0], pci_text(row[1]), row[2], row[6], "N/A"});
-  }
-  std::string text = "Default\n";
-  for (const std::vector<std::string>& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      std::size_t width = 0;
-      for (const std::vector<std::string>& other : lines) width = std::max(width, other[i].size() + 2);
-      const bool is_last = i + 1 == line.size();
-      text += is_csv ? line[i] + (is_last ? "" : ",") : fmt::format("{:<{}}", line[i], is_last ? line[i].size() : width);
+  const std::vector<Words> devices = rows_of("device_query", kColumnsOfDevices);
+  const auto table = [&](const std::string& uuid) {  // "": all
+    std::vector<Words> lines{{"Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes"}};
+    for (const Words& row : devices) {
+      if (uuid.empty() || row[2] == uuid) lines.push_back({row[0], pci_text(row[1]), row[2], row[6], "N/A"});
     }
-    text += '\n';
+    return text_of(lines, is_csv);
+  };
+  std::string text = "Default\n" + table("");
+  for (const Words& server : rows_of("servers", kColumnsOfServers)) {
+    if (server[kColumnsOfServers - 1] == "1") text += fmt::format("\nServer {}\n", server[0]) + table(server[3]);
   }
   return text;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nvidia-cuda-mps-control answers, to the letter as far as it was recorded (docs/experiments/2026-11-25-control-answers.md), asked of our
+// What nvidia-cuda-mps-control answers, to the letter as far as it was recorded (docs/experiments/2026-11-25-control-answers.md, 2026-11-27-control-answers-of-a-server.md), asked of our
 // broker: for scripts that were written for that program. It knows the commands of NVIDIA's version 2 and no other, takes words for numbers as C's
 // atoi() does, and tells errors among its answers. A server is there from its first client on, or when it was asked for. Used from one thread.
 // Nothing here prints.
@@ -43,6 +43,8 @@ class Answers {
   // "": it refuses.
   std::string value_of(const std::string& command);
   [[nodiscard]] std::vector<Server> servers();
+  // The rows of a list, without those that lack columns.
+  [[nodiscard]] std::vector<Words> rows_of(const std::string& command, std::size_t columns);
   // The server that the word at that place names, as our broker calls it. Where it names none: "", and `answer` is what is said then.
   [[nodiscard]] std::string server_at(const Words& words, std::size_t place, std::string& answer);
 

@@ -59,6 +59,23 @@ TEST_CASE("answers are those that were recorded of NVIDIA's program") {
   CHECK(outcome.output.find("answered as recorded") != std::string::npos);
 }
 
+TEST_CASE("answers beside a server with clients are those that were recorded of NVIDIA's program") {
+  const BrokerFixture broker;
+  Client first(broker), second(broker);
+  ProgramOptions options;
+  options.arguments = {"-B",
+                       MPSSHIM_SOURCE_DIR "/tests/process/check_nvidia_answers.py",
+                       kProgram,
+                       MPSSHIM_SOURCE_DIR "/tests/process/nvidia_answers_of_a_server.json",
+                       std::to_string(first.program().pid()),
+                       std::to_string(second.program().pid())};
+  options.environment = {{"CUDA_MPS_PIPE_DIRECTORY", broker.pipe_dir()}};
+  const Outcome outcome = run_program(MPSSHIM_PYTHON, options, std::chrono::seconds(120));
+  INFO(outcome.explain());
+  CHECK(outcome.ok());
+  CHECK(outcome.output.find("answered as recorded") != std::string::npos);
+}
+
 TEST_CASE("a script of NVIDIA's finds server and clients, limits them and ends one") {
   const BrokerFixture broker;
   CHECK(answer(broker, "get_server_list").empty());
@@ -70,9 +87,9 @@ TEST_CASE("a script of NVIDIA's finds server and clients, limits them and ends o
   REQUIRE(server.find('\n') == std::string::npos);
   CHECK(answer(broker, "get_server_status " + server) == "ACTIVE\n");
   CHECK(answer(broker, "get_client_list " + server) == pid + "\n");
-  CHECK(answer(broker, "get_device_client_list").find("\n" + pid + "\n") != std::string::npos);
+  CHECK(answer(broker, "get_device_client_list").find("\n" + pid + ".1\n") != std::string::npos);
   const std::string clients = answer(broker, "ps");
-  CHECK(clients.starts_with("PID       ID     SERVER    DEVICE"));
+  CHECK(clients.starts_with("PID       ID        SERVER         DEVICE"));
   CHECK(clients.find("\n" + pid + " ") != std::string::npos);
   CHECK(answer(broker, "ps -p " + server) == clients);
   CHECK(answer(broker, "set_active_thread_percentage " + server + " 25") == "25.0\n");
