@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nvidia-cuda-mps-control answers, to the letter as far as it was recorded (docs/experiments/2026-11-25-control-answers.md, 2026-11-27-control-answers-of-a-server.md), asked of our
-// broker: for scripts that were written for that program. It knows the commands of NVIDIA's version 2 and no other, takes words for numbers as C's
-// atoi() does, and tells errors among its answers. A server is there from its first client on, or when it was asked for. Used from one thread.
-// Nothing here prints.
+// What nvidia-cuda-mps-control answers, to the letter as far as it was recorded (docs/experiments/2026-11-25-control-answers.md,
+// 2026-11-27-control-answers-of-a-server.md), asked of our broker: for scripts that were written for that program. It knows the commands of NVIDIA's
+// version 2 and no other, takes words for numbers as C's atoi() does, and tells errors among its answers. A server is there from its first client on,
+// or when it was asked for. Used from one thread. Nothing here prints.
 #pragma once
 
 #include <functional>

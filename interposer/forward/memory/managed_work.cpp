@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 // posted while one is under way; but not for ever, since the function may wait for the very thread that posts.
 constexpr std::chrono::seconds kMostForHostFunctions{2};
 
-constexpr std::size_t kTellingBytes = 8;     // a flag, a counter, a pointer
+constexpr std::size_t kTellingBytes = 8;    // a flag, a counter, a pointer
 constexpr std::size_t kClosedAtOnce = 128;  // 8 MiB of all but the largest allocations
 
 BlockRun intersection(BlockRun a, BlockRun b) {

@@ -36,9 +36,9 @@ class TouchServer {
     std::uint64_t posted = 0;      // ManagedMemory::posted() when `targets` were fenced
     std::vector<FenceTarget> targets;
     Coherence::Opening opening;
-    bool is_open_beside = false;      // already: nothing is downloaded
-    unsigned downloads = 0;           // beside work
-    std::vector<std::byte> contents;  // what the last but one of them brought
+    bool is_open_beside = false;          // already: nothing is downloaded
+    unsigned downloads = 0;               // beside work
+    std::vector<std::byte> contents;      // what the last but one of them brought
     std::chrono::milliseconds hold{200};  // of what overtakes it next
     Clock::time_point since = Clock::now();
   };
