@@ -12,6 +12,7 @@ foreach(_program IN ITEMS mpsbroker mpsctl mpsrun)
     add_custom_command(OUTPUT ${_files}
       COMMAND "${Python3_EXECUTABLE}" -B "${_maker}" "$<TARGET_FILE:${_program}>" "${_template}" "${PROJECT_VERSION}" "${MPSSHIM_PAGES_DIR}"
       DEPENDS ${_program} "${_template}" "${_maker}" "${PROJECT_SOURCE_DIR}/scripts/lib/completion.py"
+        "${PROJECT_SOURCE_DIR}/scripts/lib/completion_fish.py"
       COMMENT "Manual page and completions of ${_program}" VERBATIM)
     list(APPEND _pages ${_files})
   endif()

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Longer than other sources: the steps of one class, each of which may end it with a sentence.
 #include "broker/compiler/prepare_image.hpp"
 
 #include <algorithm>

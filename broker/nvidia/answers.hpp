@@ -37,6 +37,8 @@ class Answers {
     Handler handler;
   };
   [[nodiscard]] static const Row* find(std::string_view command);
+  [[nodiscard]] static long number_at(const Words& words, std::size_t place);  // 0: the word is no number, or there is none
+  [[nodiscard]] static std::string unknown_command(std::string_view name);
 
   // The answer; what our broker refuses, as the line it says.
   std::string ask(const std::string& command);

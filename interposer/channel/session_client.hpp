@@ -4,6 +4,7 @@
 //
 // Any thread. Errors are of two kinds. Sticky: the session is over; every later call gets the same error. Asynchronous: a post failed in the
 // executor; the next call that may report it takes it, as CUDA does. The broker's answers are trusted, their sizes and layouts checked.
+// Longer than other headers because what keeps a recipe is templates.
 #pragma once
 
 #include <atomic>

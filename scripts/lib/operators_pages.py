@@ -13,6 +13,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import completion  # noqa: E402
+import completion_fish  # noqa: E402
 
 
 def roff(text):
@@ -68,7 +69,8 @@ def main():
     page = page.replace("@OPTIONS@", options_list(described)).replace("@COMMANDS@", commands_list(described))
     page = page.replace("@VERSION@", roff(version)).replace("@PURPOSE@", roff(described["purpose"]))
     folder.mkdir(parents=True, exist_ok=True)
-    for file, text in ((f"{name}.1", page), (name, completion.bash(described)), (f"_{name}", completion.zsh(described)), (f"{name}.fish", completion.fish(described))):
+    for file, text in ((f"{name}.1", page), (name, completion.bash(described)), (f"_{name}", completion.zsh(described)),
+                       (f"{name}.fish", completion_fish.fish(described))):
         (folder / file).write_text(text)
 
 

@@ -89,6 +89,23 @@ inline void require_index(const std::vector<unsigned>& words, unsigned factor, c
   }
 }
 
+inline bool are_peers(const Sides& sides) {
+  int forth = 0, back = 0;
+  CU(cuDeviceCanAccessPeer(&forth, sides[0].device, sides[1].device));
+  CU(cuDeviceCanAccessPeer(&back, sides[1].device, sides[0].device));
+  require(forth == back, "devices that reach each other in one direction alone");
+  return forth != 0;
+}
+
+// `side`'s kernel writes memory, wherever it lies; its owner reads it.
+inline void require_written_by(const Side& side, const Side& owner, CUdeviceptr memory, unsigned factor, const char* what) {
+  side.use();
+  side.launch_fill(memory, factor);
+  CU(cuStreamSynchronize(side.stream));
+  owner.use();
+  require_index(owner.read(memory), factor, what);
+}
+
 // two_devices_order.cpp
 void events(Sides& sides);
 void copies(Sides& sides);
@@ -102,13 +119,15 @@ void waits(Sides& sides);
 void shared_events(Sides& sides);
 
 // two_devices_peers.cpp
-// 2 MiB or so on the second device, mapped for both.
-CUdeviceptr map_for_both(Sides& sides);
 void peer_answers(Sides& sides);
 void peers(Sides& sides);
 void peer_threads(Sides& sides);
 void peer_fault(Sides& sides);
 void peer_copies(Sides& sides);
+
+// two_devices_mappings.cpp
+// 2 MiB or so on the second device, mapped for both.
+CUdeviceptr map_for_both(Sides& sides);
 void peer_mappings(Sides& sides);
 void peer_aliases(Sides& sides);
 void peer_pools(Sides& sides);

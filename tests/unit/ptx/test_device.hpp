@@ -153,6 +153,9 @@ class TestDevice {
   std::vector<std::unique_ptr<std::vector<std::uint64_t>>> globals;
 };
 
+// How a text begins that a test writes in full.
+inline const std::string kHead = ".version 8.0\n.target sm_90\n.address_size 64\n";
+
 // A kernel `k` around hand-written instructions: parameters out, a, b, c (all .u64), registers of every kind, and
 // %r1 = the thread's index in the grid, %rd1 = &out[4 * index], %rd2 = &out[8 * index].
 inline std::string kernel_text(const std::string& body, const std::string& outside = "") {

@@ -23,8 +23,6 @@ std::shared_ptr<const Module> load(const std::vector<std::string>& texts) {
   return module;
 }
 
-const std::string kHead = ".version 8.0\n.target sm_90\n.address_size 64\n";
-
 }  // namespace
 
 TEST_CASE("an unknown opcode or modifier fails the load with its line") {
@@ -274,65 +272,6 @@ TEST_CASE("a kernel takes as many registers as leave room for its largest block,
   CHECK(load({kHead + ".visible .entry k() .maxntid 384" + body})->kernels()[0].registers == 168);
   CHECK(load({kHead + ".visible .entry k() .reqntid 64" + body})->kernels()[0].registers == 255);
   CHECK(load({kHead + ".visible .entry k() .maxnreg 40" + body})->kernels()[0].registers == 40);
-}
-
-// As linked with the device runtime of CUDA 10, and by compilers of today that have it so.
-TEST_CASE("a grid's barrier by the device runtime's functions") {
-  const std::string text = kHead + R"(
-.extern .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope);
-.extern .func (.param .b32 status) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);
-.visible .entry turns(.param .u64 words, .param .u64 statuses)
-{
-  .reg .b32 %r<20>;
-  .reg .b64 %d<10>;
-  .reg .pred %p<3>;
-  ld.param.u64 %d1, [words];
-  ld.param.u64 %d2, [statuses];
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %nctaid.x;
-  { .param .b32 a; .param .b64 b; st.param.b32 [a], 1; call (b), cudaCGGetIntrinsicHandle, (a); ld.param.b64 %d3, [b]; }
-  mov.u32 %r3, 0;
-next:
-  // Each block adds its neighbour's number to its own, in turns that the barrier keeps apart.
-  add.u32 %r4, %r1, 1;
-  rem.u32 %r4, %r4, %r2;
-  mad.wide.u32 %d4, %r4, 4, %d1;
-  ld.volatile.global.u32 %r5, [%d4];
-  { .param .b64 a; .param .b32 f; .param .b32 b; st.param.b64 [a], %d3; st.param.b32 [f], 0; call (b), cudaCGSynchronize, (a, f); ld.param.b32 %r6, [b]; }
-  mad.wide.u32 %d5, %r1, 4, %d1;
-  mov.u32 %r7, %tid.x;
-  setp.ne.u32 %p1, %r7, 0;
-  @%p1 bra wait;
-  ld.volatile.global.u32 %r8, [%d5];
-  add.u32 %r8, %r8, %r5;
-  st.volatile.global.u32 [%d5], %r8;
-  mad.wide.u32 %d6, %r1, 4, %d2;
-  st.global.u32 [%d6], %r6;
-wait:
-  { .param .b64 a; .param .b32 f; .param .b32 b; st.param.b64 [a], %d3; st.param.b32 [f], 0; call (b), cudaCGSynchronize, (a, f); ld.param.b32 %r6, [b]; }
-  add.u32 %r3, %r3, 1;
-  setp.lt.u32 %p2, %r3, 12;
-  @%p2 bra next;
-  ret;
-}
-)";
-  TestDevice device;
-  device.load({text});
-  constexpr unsigned kBlocks = 9;
-  Buffer<std::uint32_t> words(device.memory, kBlocks), statuses(device.memory, kBlocks);
-  std::vector<std::uint32_t> expected(kBlocks);
-  for (unsigned i = 0; i < kBlocks; ++i) words[i] = expected[i] = i + 1;
-  for (unsigned turn = 0; turn < 12; ++turn) {
-    const std::vector<std::uint32_t> before = expected;
-    for (unsigned i = 0; i < kBlocks; ++i) expected[i] += before[(i + 1) % kBlocks];
-  }
-  CHECK(device.try_launch("turns", {kBlocks}, {96}, Parameters(words, statuses), 0, true).fault == Fault::none);
-  for (unsigned i = 0; i < kBlocks; ++i) {
-    CHECK(words[i] == expected[i]);
-    CHECK(statuses[i] == 0);
-  }
-  CHECK(device.try_launch("turns", {1}, {32}, Parameters(words, statuses)).fault == Fault::none);
-  CHECK(statuses[0] == 1);  // not cooperative: cudaErrorInvalidValue
 }
 
 TEST_CASE("a launch that does not fit its kernel is refused") {
