@@ -78,6 +78,7 @@ std::vector<CommandSpec> questions() {
   };
 }
 
+// A table, and so longer than other functions.
 std::vector<CommandSpec> actions() {
   return {
       {"set_default_device_pinned_mem_limit",

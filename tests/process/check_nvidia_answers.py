@@ -71,7 +71,7 @@ def with_clients(record):
         if "then" in entry:  # the client that was ended has heard of it, and is gone
             pid = names[entry["then"]]
             os.kill(int(pid), signal.SIGKILL)
-            wait_for(lambda: pid not in run(text=f"get_client_list {names['server']}\n").stdout.split())
+            wait_for(lambda: not any(line.split()[:1] == [pid] for line in run(text="ps\n").stdout.splitlines()))
     report(f"{len(record['lines'])} lines")
 
 

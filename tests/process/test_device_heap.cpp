@@ -10,7 +10,7 @@ using namespace mpsshim::test;
 
 namespace {
 
-constexpr int kLeaks = 32;  // of 1 MiB; the heap has 8
+constexpr int kLeaks = 12;  // of 1 MiB; the heap has 8
 
 void leak(const BrokerFixture& broker) {
   Client client(broker, "heap_client");

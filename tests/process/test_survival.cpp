@@ -46,7 +46,9 @@ void run_round(const std::string& command, Tally& tally) {
   for (auto& bystander : bystanders) bystander->begin(command);
   const std::string pulse = guilty.ask("pulse 1000 300");  // busy like the others, who are under way by then
   REQUIRE(pulse.rfind("ok ", 0) == 0);
-  const std::string fault = guilty.ask("fault");
+  std::string fault = guilty.ask("fault");
+  // The word behind a faulted kernel may be written all the same (docs/reliability.md): then a later call is the first to have the error.
+  for (int later = 0; later < 50 && fault.starts_with("ok"); ++later) fault = guilty.ask("pulse 10000 100");
   INFO(command << ", guilty: " << fault << "\n" << broker.log());
   const bool shown = fault.rfind(kIllegalAddress, 0) == 0;
   REQUIRE((shown || is_mps_error(fault)));

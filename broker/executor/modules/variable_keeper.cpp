@@ -42,15 +42,14 @@ bool VariableKeeper::turn(Clock::time_point now) {
     if (entry.look <= now && is_time(entry, now)) begin(entry);
     is_any_stale |= entry.is_waiting;
   }
-  if (under_way_) await_cheap_copy();
+  if (under_way_) await_cheap_copy(now);
   return under_way_.has_value() || is_any_stale;
 }
 
 // So that even a short rest is long enough.
-void VariableKeeper::await_cheap_copy() {
+void VariableKeeper::await_cheap_copy(Clock::time_point now) {
   if (under_way_->copies.bytes > kCheapBytes || !has_spare_cores()) return;
-  const Clock::time_point end = Clock::now() + kRoundTrip;
-  for (Clock::time_point now = Clock::now(); under_way_ && now < end; now = Clock::now()) finish(now);
+  for (const Clock::time_point end = Clock::now() + kRoundTrip; under_way_ && Clock::now() < end;) finish(now);
 }
 
 // What may write is noted in `wrote` before it is counted as a change: whoever has seen the count finds it under way until it is done. Once some

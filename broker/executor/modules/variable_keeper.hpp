@@ -69,7 +69,7 @@ class VariableKeeper {
   void begin(Entry& entry) REQUIRES(mutex_);
   [[nodiscard]] CUresult copy(const SessionVariables::Piece& piece) REQUIRES(mutex_);
   void finish(Clock::time_point now) REQUIRES(mutex_);
-  void await_cheap_copy() REQUIRES(mutex_);
+  void await_cheap_copy(Clock::time_point now) REQUIRES(mutex_);
 
   const Driver& driver_;
   const FaultReporter& faults_;

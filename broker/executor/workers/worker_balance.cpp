@@ -2,7 +2,9 @@
 // Which sessions a worker gives away, and to whom.
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -14,8 +16,33 @@
 namespace mpsshim::broker {
 
 namespace {
+
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
+
+// What the sessions have done since the last time.
+struct Done {
+  StreamSet::Pace pace;
+  unsigned percent = 0;  // of the worker's time
+};
+struct DoneByAll {
+  std::vector<Done> sessions;
+  std::uint64_t operations = 0;
+  std::chrono::nanoseconds of_others{0};  // who has no short runs
+};
+
+DoneByAll take_done(std::span<const std::shared_ptr<Session>> sessions, std::chrono::nanoseconds since) {
+  DoneByAll all;
+  for (const std::shared_ptr<Session>& session : sessions) {
+    const std::chrono::nanoseconds time = std::exchange(session->turn_time, std::chrono::nanoseconds(0));
+    all.sessions.push_back({session->take_pace(), static_cast<unsigned>(100 * time / since)});
+    const StreamSet::Pace& pace = all.sessions.back().pace;
+    all.operations += pace.operations;
+    if (!has_short_runs(pace)) all.of_others += time;
+  }
+  return all;
 }
+
+}  // namespace
 
 // Sessions whose pace of late says so go to another worker.
 void Worker::rebalance() {
@@ -31,20 +58,9 @@ void Worker::rebalance() {
   rebalanced_.store(now, std::memory_order_relaxed);
   const unsigned busy_percent = idle_.take_busy_percent(now);
   const unsigned delayed_percent = note_work(busy_percent, now, since);
-  std::uint64_t of_all = 0;
-  struct Done {
-    StreamSet::Pace pace;
-    unsigned percent;  // of this worker's time
-  };
-  std::vector<Done> all_done;
-  std::chrono::nanoseconds of_others = std::exchange(time_of_gone_, std::chrono::nanoseconds(0));
-  for (const std::shared_ptr<Session>& session : sessions_) {
-    const std::chrono::nanoseconds time = std::exchange(session->turn_time, std::chrono::nanoseconds(0));
-    all_done.push_back({session->take_pace(), static_cast<unsigned>(100 * time / since)});
-    const Done& one = all_done.back();
-    of_all += one.pace.operations;
-    if (!has_short_runs(one.pace)) of_others += time;
-  }
+  const DoneByAll all = take_done(sessions_, since);
+  const std::uint64_t of_all = all.operations;
+  const std::chrono::nanoseconds of_others = all.of_others + std::exchange(time_of_gone_, std::chrono::nanoseconds(0));
   const unsigned others_percent = note_others(static_cast<unsigned>(100 * of_others / since));
   std::uint64_t kept = of_all;
   unsigned given_percent = 0;  // of this worker's time
@@ -52,7 +68,7 @@ void Worker::rebalance() {
   std::vector<std::shared_ptr<Session>> may_go;
   for (std::size_t i = 0, looked_at = 0; i < sessions_.size();) {
     const std::shared_ptr<Session> session = sessions_[i];
-    const auto [done, time_percent] = all_done[looked_at++];
+    const auto [done, time_percent] = all.sessions[looked_at++];
     const bool waits = waits_often(done, elapsed_ms);
     session->home().note_waiting(waits, now);
     const bool is_at_home = session->home().worker() == index_;
