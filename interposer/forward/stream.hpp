@@ -15,9 +15,10 @@
 namespace mpsshim::interposer::forward {
 
 // What a stream's word is waited for.
+// Without initial values: a thousand of them are on the stack in each call that waits, of which few are filled.
 struct FenceTarget {
-  std::uint32_t word = 0;
-  std::uint32_t value = 0;
+  std::uint32_t word;
+  std::uint32_t value;
 };
 
 // What a stream is made as.

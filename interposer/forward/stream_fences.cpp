@@ -71,7 +71,7 @@ CUresult Streams::fence_managed(Stream& stream, Target& target) {
 CUresult Streams::fence_managed(proto::StreamId id, std::vector<Target>& targets) {
   const std::lock_guard lock(mutex_);
   const auto visit = [&](Stream& stream) {
-    Target target;
+    Target target{};
     const CUresult error = fence_managed(stream, target);
     if (error == CUDA_SUCCESS && target.value != 0) targets.push_back(target);
     return error;
