@@ -9,6 +9,7 @@ import compile_commands
 from lint_tidy import looked_at
 
 FOLDERS = ('proto', 'interposer', 'broker', 'tests', 'examples')
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 FINDING = re.compile(r'^(?:In file included from )?(\S+?:\d+):\d+: (?:error|fatal error): (.*?)(?: \[-W[\w,-]+\])?$')
 
 
@@ -28,18 +29,31 @@ def changed_files(root, base):
     return {root / name for name in named.stdout.splitlines()}
 
 
+def includers(root, commands):
+    """{header: arguments}: those of the first source that includes it."""
+    found = {}
+    for source, arguments in sorted(commands.items()):
+        if not source.is_file():  # configured once, and gone
+            continue
+        for name in INCLUDE.findall(source.read_text(errors='replace')):
+            for folder in (source.parent, root):
+                found.setdefault((folder / name).resolve(), arguments)
+    return found
+
+
 def of_headers(root, commands):
-    """{header: arguments}: those of a source in its folder, or in a folder below or above that."""
+    """{header: arguments}: those of a source that includes it, or of one in its folder, or in a folder below or above that."""
     tracked = subprocess.run(['git', 'ls-files', '*.hpp'], cwd=root, capture_output=True, text=True, check=True)
     by_folder = {}
     for source, arguments in sorted(commands.items()):
         for folder in (source.parent, *source.parent.parents):
             by_folder.setdefault(folder, arguments)
+    by_include = includers(root, commands)
     headers = {}
     for name in tracked.stdout.splitlines():
         header = root / name
         if header.is_file() and name.split('/')[0] in FOLDERS:
-            headers[header] = next(by_folder[folder] for folder in header.parents if folder in by_folder)
+            headers[header] = by_include.get(header) or next(by_folder[folder] for folder in header.parents if folder in by_folder)
     return headers
 
 
