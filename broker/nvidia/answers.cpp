@@ -19,7 +19,7 @@ namespace mpsshim::broker::nvidia {
 
 namespace {
 
-constexpr std::size_t kColumnsOfServers = 10;  // number, pid, ..., has_begun
+constexpr std::size_t kColumnsOfServers = 10;  // number, pid, device, UUID, ..., has_begun
 constexpr std::size_t kColumnsOfDevices = 7;   // index, PCI, UUID, memory, multiprocessors, capability, name
 constexpr std::size_t kColumnsOfClients = 8;   // pid, session, client, server, server's pid, device, UUID, namespace, ..., command
 
@@ -133,11 +133,8 @@ std::string Answers::value_of(const std::string& command) {
 
 std::vector<Answers::Server> Answers::servers() {
   std::vector<Server> found;
-  const auto rows = ctl::read_comma_separated(value_of("servers --format=csv,noheader"));
-  if (!rows) return found;
-  for (const std::vector<std::string>& row : *rows) {
-    const bool is_there = row.size() >= kColumnsOfServers && row[kColumnsOfServers - 1] == "1" && number_at(row, 0) > 0;
-    if (is_there) found.push_back({number_at(row, 0), number_at(row, 1)});
+  for (const Words& row : rows_of("servers", kColumnsOfServers)) {
+    if (row[kColumnsOfServers - 1] == "1" && number_at(row, 0) > 0) found.push_back({number_at(row, 0), number_at(row, 1), row[3]});
   }
   return found;
 }
@@ -197,8 +194,8 @@ std::string Answers::get_device_client_list(const Words& words) {
   }
   const std::vector<Words> clients = rows_of(server.empty() ? "ps" : "ps -p " + server, kColumnsOfClients);
   std::set<std::string> served;
-  for (const Words& row : rows_of("servers", kColumnsOfServers)) {
-    if (server.empty() || row[0] == server) served.insert(row[3]);
+  for (const Server& one : servers()) {
+    if (server.empty() || text_of(one.number) == server) served.insert(one.uuid);
   }
   for (const Words& device : rows_of("device_query", kColumnsOfDevices)) {
     if (!served.contains(device[2])) continue;
@@ -306,9 +303,7 @@ std::string Answers::device_query(const Words& words) {
     return text_of(lines, is_csv);
   };
   std::string text = "Default\n" + table("");
-  for (const Words& server : rows_of("servers", kColumnsOfServers)) {
-    if (server[kColumnsOfServers - 1] == "1") text += fmt::format("\nServer {}\n", server[0]) + table(server[3]);
-  }
+  for (const Server& server : servers()) text += fmt::format("\nServer {}\n", server.number) + table(server.uuid);
   return text;
 }
 

@@ -30,6 +30,7 @@ class Answers {
   struct Server {
     long number = 0;
     long pid = 0;
+    std::string uuid;  // its device's
   };
   using Handler = std::string (Answers::*)(const Words& words);
   struct Row {

@@ -101,12 +101,14 @@ void ManagedMemory::note_changes(const Allocation& allocation, const Beside& bes
 // thread would still be waiting. A kernel may look for a word that says that others have been written. So words that changed alone, or in pairs, go
 // last, those first whose block was opened first.
 CUresult ManagedMemory::end_beside() {
+  CUresult result = CUDA_SUCCESS;  // what has been changed goes up all the same
   std::vector<Change> changes;
   for (auto& [address, allocation] : allocations_) {
+    if (allocation->beside.empty()) continue;
     const std::vector<Beside> ended = std::exchange(allocation->beside, {});
     for (const Beside& beside : ended) {
       allocation->coherence.closed_beside(beside.block);
-      if (!watch_->close(allocation->range_of({beside.block, 1})) && !watch_->close(allocation->pages)) return CUDA_ERROR_UNKNOWN;
+      if (!watch_->close(allocation->range_of({beside.block, 1})) && !watch_->close(allocation->pages)) result = CUDA_ERROR_UNKNOWN;
       note_changes(*allocation, beside, changes);
     }
   }
@@ -117,7 +119,7 @@ CUresult ManagedMemory::end_beside() {
   for (const Change& change : changes) {
     if (const CUresult error = post_copy(*copies_, change.device, true, change.host, change.bytes); error != CUDA_SUCCESS) return error;
   }
-  return CUDA_SUCCESS;
+  return result;
 }
 
 // Before it is opened again. What was open for reading has no changes.

@@ -27,6 +27,12 @@ struct Programs : TwoDevices {
     REQUIRE(clients.at(program == 0 ? 1 : 3).ask<proto::PeerLeased>(request).header.status == CUDA_SUCCESS);
     (void)of(1).expect<message::LeaseAdd>();
   }
+  // On both devices.
+  void begin_linked() {
+    begin();
+    link(0);
+    link(1);
+  }
   // In the executor that is started for it.
   void move(const proto::Attached& session, unsigned device, std::size_t life, int client) {
     REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == life + 1; }));
@@ -58,9 +64,7 @@ TEST_CASE("collectives: a program on two devices stays where it is beside others
 
 TEST_CASE("collectives: of two programs on two devices the later one moves on both, a session after the other") {
   Programs broker;
-  broker.begin();
-  broker.link(0);
-  broker.link(1);
+  broker.begin_linked();
   broker.move(broker.second[0], 0, 2, 2);
   broker.move(broker.second[1], 1, 3, 3);
   turn_for(broker.loop, 100);
@@ -71,9 +75,7 @@ TEST_CASE("collectives: of two programs on two devices the later one moves on bo
 
 TEST_CASE("collectives: who does not come to rest is asked again") {
   Programs broker;
-  broker.begin();
-  broker.link(0);
-  broker.link(1);
+  broker.begin_linked();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
   broker.launcher.lives.at(2)->ready(CUDA_SUCCESS, 141ull << 30);
   (void)broker.of(0).expect<message::SessionPause>();
@@ -83,9 +85,7 @@ TEST_CASE("collectives: who does not come to rest is asked again") {
 
 TEST_CASE("collectives: who never comes to rest is asked ever more rarely, since it stands still meanwhile") {
   Programs broker;
-  broker.begin();
-  broker.link(0);
-  broker.link(1);
+  broker.begin_linked();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
   broker.launcher.lives.at(2)->ready(CUDA_SUCCESS, 141ull << 30);
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 4; }));  // the other one's turn
