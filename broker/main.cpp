@@ -240,6 +240,7 @@ int main(int argc, char** argv) {
   if (const std::string& by = arguments.ptx_compiler; by != "auto" && by != "driver" && by != "nvjitlink" && !by.starts_with('/')) {
     return fail("--ptx-compiler " + as_quoted(by) + " is none of auto, driver and nvjitlink, nor a path that begins with /", kUsage);
   }
+  if (!parse_latency(arguments.latency)) return fail("--latency " + as_quoted(arguments.latency) + " is none of low, balanced and saving", kUsage);
   if (arguments.driver.empty()) return fail("--driver is empty: name auto, cuda, cpu or the path of a library", kUsage);
   if (arguments.resume < 0 && !parse_window(arguments.window)) return fail(wrong_window(arguments), kUsage);
   if (std::string why; !arguments.metrics.empty() && !parse_metrics_address(arguments.metrics, arguments.metrics_for_others, why)) {

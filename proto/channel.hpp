@@ -55,7 +55,10 @@ struct alignas(64) ChannelHeader {
                                                            // async_error, client loads it after
   std::atomic<std::uint32_t> output_waiting;               // 1: the control process has text of kernels (OutputTake); control stores, client loads
   std::atomic<std::uint32_t> thread_percentage;            // changed to since Attached told it; 0: it was not. Control stores, client loads
+  std::atomic<std::uint32_t> awake_us;  // so long a wait for the GPU may stay awake on a core that nobody wants. Executor stores, client loads
   alignas(64) std::atomic<std::uint32_t> waiters_armed;    // counts armings; the completion thread looks again when it moved
+  alignas(64) std::atomic<std::uint64_t> awake_waits;      // waits for the GPU that ended before their thread slept, but not at once; client adds
+  std::atomic<std::uint64_t> awake_wait_ns;                // how long threads have waited so, also those that slept behind it; client adds
 };
 static_assert(sizeof(ChannelHeader) <= kPageBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);

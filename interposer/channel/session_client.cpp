@@ -172,12 +172,26 @@ CUresult SessionClient::look() {
   return channel_.settle(state == proto::SessionState::moved ? WaitEnd::moved : WaitEnd::failed, *link);
 }
 
+namespace {
+
+// Completion::count_awake adds it to what is known of the client.
+void note_awake_wait(const Wait& wait, proto::ChannelHeader& header) {
+  const std::uint64_t awake_us = wait.awake_for_us();
+  if (awake_us <= WaitPlan::kSpinUs) return;
+  header.awake_wait_ns.fetch_add(awake_us * 1000, std::memory_order_relaxed);
+  if (!wait.has_slept()) header.awake_waits.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
 CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitPlan plan) {
+  plan.is_for_gpu = true;
   while (!fences_.reached(index, target)) {
     const std::shared_ptr<Link> link = channel_.link();
     FenceSleep sleep(*link, index, target);  // until Completion::scan in the executor wakes it
     Wait wait(reason, link->header(), channel_.peer(), plan);
     const WaitEnd end = wait.until([&] { return fences_.reached(index, target) || fences_.has_kernel_error(); }, sleep);
+    note_awake_wait(wait, link->header());
     if (const CUresult error = channel_.settle(end, *link); error != CUDA_SUCCESS) return error;
     if (fences_.has_kernel_error()) break;  // what waits for the failed one may never end
   }

@@ -2,6 +2,7 @@
 #include "interposer/channel/wait.hpp"
 
 #include <ctime>
+#include <utility>
 
 #include <sched.h>
 
@@ -25,6 +26,7 @@ int usable_cores() {
 struct ThreadWaits {
   SpinBudget budget{SpinBudget::most_us_for(usable_cores())};
   SpinBudget cold_budget{SpinBudget::most_cold_us_for(usable_cores())};
+  CoreDemand core_demand;
   std::uint64_t last_wake_us = 0;  // when it rang a doorbell for a worker that slept
   std::uint64_t last_end_us = 0;   // of a wait
 
@@ -49,7 +51,7 @@ std::uint64_t Wait::clock_us() {
 }
 
 void Wait::begin() {
-  started_us_ = now_us_ = looked_us_ = clock_us();
+  started_us_ = now_us_ = looked_us_ = slept_us_ = clock_us();
   if (plan_.style == WaitStyle::automatic) {
     ThreadWaits& waits = thread_waits();
     budget_ = waits.is_cold(started_us_) ? &waits.cold_budget : &waits.budget;
@@ -58,16 +60,24 @@ void Wait::begin() {
   if (plan_.style == WaitStyle::spin && usable_cores() <= 2) plan_.style = WaitStyle::yield;
 }
 
+std::uint64_t Wait::awake_us() const {
+  if (!SpinBudget::can_spare(usable_cores()) || thread_waits().core_demand.is_high(now_us_)) return 0;
+  return header_.awake_us.load(std::memory_order_relaxed);
+}
+
 bool Wait::keeps_looking() {
-  now_us_ = clock_us();
-  const WaitStep step = plan_.next_step(now_us_ - started_us_, budget_us_);
+  const std::uint64_t last_us = std::exchange(now_us_, clock_us());
+  if (!slept_) thread_waits().core_demand.note_look(now_us_, now_us_ - last_us);
+  const WaitStep step = plan_.next_step(now_us_ - started_us_, budget_us_, awake_us());
+  if (plan_.style == WaitStyle::automatic && now_us_ - started_us_ >= budget_us_) looks_ = kPatientLooksPerClock;
   if (step == WaitStep::yield) sched_yield();
   return step != WaitStep::sleep;
 }
 
 WaitEnd Wait::end(WaitEnd found) {
+  const std::uint64_t now_us = clock_us();
+  if (!slept_) slept_us_ = now_us;
   if (budget_ != nullptr) {
-    const std::uint64_t now_us = clock_us();
     budget_->learn(now_us - started_us_);
     thread_waits().last_end_us = now_us;
   }

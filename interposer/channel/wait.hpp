@@ -46,20 +46,24 @@ class Wait {
     begin();
     for (;;) {
       while (plan_.style != WaitStyle::sleep) {
-        for (int look = 0; look < kLooksPerClock; ++look) {
+        for (int look = 0; look < looks_; ++look) {
           proto::cpu_relax();
           if (ready()) return end(WaitEnd::ready);
         }
         if (!keeps_looking()) break;
         if (const WaitEnd found = look_around(); found != WaitEnd::ready) return end(found);
       }
-      slept_ = true;
+      note_sleep();
       sleep(plan_.sleep_us(now_us_ - started_us_, kStepUs));
       if (ready()) return end(WaitEnd::ready);
       now_us_ = clock_us();
       if (const WaitEnd found = look_around(); found != WaitEnd::ready) return end(found);
     }
   }
+
+  // For so long it has looked before it slept, or the wait was over.
+  [[nodiscard]] std::uint64_t awake_for_us() const { return slept_us_ - started_us_; }
+  [[nodiscard]] bool has_slept() const { return slept_; }
 
   // The calling thread has just woken the executor: what it waits for next takes a sleeper's way back to its core longer.
   static void note_wake();
@@ -72,15 +76,23 @@ class Wait {
   }
 
  private:
+  // Some 2 us. Beyond the budget eight times as many: what the threads of a core share is then the other one's.
   static constexpr int kLooksPerClock = 32;
+  static constexpr int kPatientLooksPerClock = 256;
 
   [[nodiscard]] static std::uint64_t clock_us();
   void begin();
+  // For so long the wait may stay awake, if nobody wants the core.
+  [[nodiscard]] std::uint64_t awake_us() const;
   // False once it is time to sleep. Yields the core where the style says so.
   [[nodiscard]] bool keeps_looking();
   // WaitEnd::ready: nothing speaks against waiting on.
   [[nodiscard]] WaitEnd look_around();
   WaitEnd end(WaitEnd found);
+  void note_sleep() {
+    if (!slept_) slept_us_ = now_us_;
+    slept_ = true;
+  }
 
   static inline std::atomic<WaitStyle (*)()> style_source_{nullptr};  // set by the code that knows contexts
 
@@ -88,6 +100,7 @@ class Wait {
   const proto::ChannelHeader& header_;
   PeerWatch peer_;
   WaitPlan plan_;
+  int looks_ = kLooksPerClock;
   bool slept_ = false;
   bool logged_ = false;
   SpinBudget* budget_ = nullptr;  // the calling thread's; automatic waits only
@@ -95,6 +108,7 @@ class Wait {
   std::uint64_t started_us_ = 0;
   std::uint64_t now_us_ = 0;
   std::uint64_t looked_us_ = 0;
+  std::uint64_t slept_us_ = 0;  // since when it has slept; once it is over, until when it looked
 };
 
 }  // namespace mpsshim::interposer

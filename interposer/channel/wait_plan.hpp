@@ -8,7 +8,8 @@
 namespace mpsshim::interposer {
 
 enum class WaitStyle : std::uint8_t {
-  automatic,  // spins for a moment, yields for the rest of a budget (SpinBudget), then sleeps; yields again when its end is about due
+  automatic,  // spins for a moment, yields for the rest of a budget (SpinBudget), and for longer where that is allowed (ChannelHeader::awake_us) and
+              // nobody wants its core (CoreDemand), then sleeps; yields again when its end is about due
   spin,       // never sleeps (CU_CTX_SCHED_SPIN); on one or two cores it yields, or the executor would not get on
   yield,      // never sleeps, gives its core away between looks (CU_CTX_SCHED_YIELD)
   sleep,      // sleeps at once (CU_CTX_SCHED_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC)
@@ -28,11 +29,12 @@ struct WaitPlan {
 
   constexpr WaitPlan(WaitStyle how, std::uint64_t expected = 0) : style(how), expected_us(expected) {}  // NOLINT: a style alone is a plan, too
 
-  // The wait has lasted for so long, and may keep looking for `budget_us`.
-  [[nodiscard]] constexpr WaitStep next_step(std::uint64_t waited_us, std::uint64_t budget_us) const {
+  // The wait has lasted for so long, and may keep looking for `budget_us`; for the GPU also for `awake_us`.
+  [[nodiscard]] constexpr WaitStep next_step(std::uint64_t waited_us, std::uint64_t budget_us, std::uint64_t awake_us = 0) const {
+    const bool may_look = waited_us < budget_us || (is_for_gpu && waited_us < awake_us);
     switch (style) {
       case WaitStyle::automatic:
-        if (waited_us >= budget_us) return is_about_due(waited_us) ? WaitStep::yield : WaitStep::sleep;
+        if (!may_look) return is_about_due(waited_us) ? WaitStep::yield : WaitStep::sleep;
         return waited_us < kSpinUs ? WaitStep::look : WaitStep::yield;
       case WaitStyle::spin: return WaitStep::look;
       case WaitStyle::yield: return WaitStep::yield;
@@ -48,6 +50,7 @@ struct WaitPlan {
 
   WaitStyle style;
   std::uint64_t expected_us;  // 0: not known
+  bool is_for_gpu = false;    // not for an answer of the executor's, which may need the core for it
 
  private:
   [[nodiscard]] constexpr bool is_foreseen() const { return expected_us >= kLeastExpectedUs; }
@@ -58,8 +61,25 @@ struct WaitPlan {
   }
 };
 
-// How long an automatic wait keeps looking before it sleeps: at most 50 us where cores can be spared, 20 on three or four, 2 on one or two. Waits
-// that last long in spite of it halve the budget, short ones double it again: threads that wait for long kernels soon do not spin at all.
+// Whether others want the core of a thread that looks again and again, giving it away in between: then it comes back late. A thread of the executor
+// that has a few microseconds to do there goes unnoticed, and need not.
+class CoreDemand {
+ public:
+  static constexpr std::uint64_t kLateUs = 300;       // between two looks at the clock, which are some 10 us apart
+  static constexpr std::uint64_t kCountsUs = 50'000;  // so long it is taken to be wanted
+
+  void note_look(std::uint64_t now_us, std::uint64_t since_last_us) {
+    if (since_last_us >= kLateUs) until_us_ = now_us + kCountsUs;
+  }
+  [[nodiscard]] bool is_high(std::uint64_t now_us) const { return now_us < until_us_; }
+
+ private:
+  std::uint64_t until_us_ = 0;
+};
+
+// How long an automatic wait keeps looking before it sleeps, whoever else wants its core: at most 50 us where cores can be spared, 20 on three or
+// four, 2 on one or two. Waits that last long in spite of it halve the budget, short ones double it again: threads that wait for long kernels soon do
+// not spin at all.
 class SpinBudget {
  public:
   static constexpr std::uint64_t kLeastUs = 2;
@@ -73,7 +93,8 @@ class SpinBudget {
 
   explicit constexpr SpinBudget(std::uint64_t most_us) : most_us_(most_us), us_(most_us) {}
   // For the cores this thread may run on.
-  [[nodiscard]] static std::uint64_t most_cold_us_for(int cores) { return cores <= 4 ? most_us_for(cores) : kMostColdUs; }
+  [[nodiscard]] static std::uint64_t most_cold_us_for(int cores) { return can_spare(cores) ? kMostColdUs : most_us_for(cores); }
+  [[nodiscard]] static bool can_spare(int cores) { return cores > 4; }
   [[nodiscard]] static std::uint64_t most_us_for(int cores) { return cores <= 2 ? kLeastUs : cores <= 4 ? 20 : kMostUs; }
 
   [[nodiscard]] std::uint64_t us() const { return us_; }

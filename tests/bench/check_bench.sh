@@ -21,7 +21,7 @@ out = pathlib.Path(sys.argv[1])
 sides = json.loads((out / "bench.json").read_text())
 for side in ("native", "ours"):
     for key in ("launch-call", "sync1", "sync8", "storm2", "neighbours.b_p99", "second", "endless.b_p99", "flood", "pace-1ms",
-                "pace-1ms.p99", "pace-1ms.processor", "pace-1ms-busy.p99", "pace-1ms-2cores", "pace8-1ms", "dtoh-4k-1ms", "dtoh-4k-pinned-1ms.p99",
+                "pace-1ms.p99", "pace-1ms.processor", "kernel-1ms.p99", "pace-1ms-busy.p99", "pace-1ms-2cores", "pace8-1ms", "dtoh-4k-1ms", "dtoh-4k-pinned-1ms.p99",
                 "upload-steps", "blocks12-wait", "sync8-first", "standing14"):
         values = sides[side][key]["values"]
         assert values and all(value > 0 for value in values), f"{side} {key}: {values}"

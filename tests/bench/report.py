@@ -88,6 +88,10 @@ def paces():
         for pause in list(pauses)[:4]:
             yield from pair(f"launch + sync after {pauses[pause]}, {where}", f"pace-{pause}-{kind}", 1.0, 1.0, "mps")
     yield from pair("8 clients, launch + sync after 1 ms", "pace8-1ms", 1.15, 1.5, "mps")
+    for length, text in (("100us", "100 µs"), ("1ms", "1 ms"), ("10ms", "10 ms")):
+        yield from pair(f"launch + sync of a kernel of {text}, beyond it", f"kernel-{length}", 1.15, 1.5, "native")
+    for clients in (4, 8):
+        yield from pair(f"{clients} clients, launch + sync of a kernel of 1 ms, beyond it", f"kernels{clients}-1ms", 1.15, 1.5, "mps")
     for key, kind in (("dtoh-4k", "pageable"), ("dtoh-4k-pinned", "pinned")):
         for pause in ("200us", "1ms", "10ms"):
             yield from pair(f"4 KiB {kind} to host after {pauses[pause]}", f"{key}-{pause}", 1.2, 1.5, "native")

@@ -138,6 +138,7 @@ constexpr Order task(Task task, std::int64_t first = 0, std::int64_t second = 0,
   return Order{task, 0, 0, {first, second, third, fourth}};
 }
 constexpr Order pace(std::int64_t pause_us) { return task(Task::paused_sync, pause_us * 1000); }
+constexpr Order kernel(std::int64_t length_us) { return task(Task::waited_kernel, length_us * 1000); }
 constexpr Order copy_pace(std::int64_t pause_us, bool is_pinned) { return task(Task::paused_copy, pause_us * 1000, 0, 4096, is_pinned ? 1 : 0); }
 constexpr char kTooManyForMps[] = "not possible: NVIDIA MPS serves 48 clients at most";
 constexpr char kTooMuchMemory[] = "not possible: half a GiB of device memory a process";
@@ -169,6 +170,11 @@ constexpr Row kRows[] = {
     {"pace-200us-2cores", "the same with pauses of 200 us, everybody on two cores", paced_on_two_cores, 1, pace(200), "us", nullptr, nullptr},
     {"pace-1ms-2cores", "the same with pauses of 1 ms, everybody on two cores", paced_on_two_cores, 1, pace(1'000), "us", nullptr, nullptr},
     {"pace-10ms-2cores", "the same with pauses of 10 ms, everybody on two cores", paced_on_two_cores, 1, pace(10'000), "us", nullptr, nullptr},
+    {"kernel-100us", "launch + synchronisation of a kernel of 100 us, beyond its own time", paced, 1, kernel(100), "us", nullptr, nullptr},
+    {"kernel-1ms", "launch + synchronisation of a kernel of 1 ms, beyond its own time", paced, 1, kernel(1'000), "us", nullptr, nullptr},
+    {"kernel-10ms", "launch + synchronisation of a kernel of 10 ms, beyond its own time", paced, 1, kernel(10'000), "us", nullptr, nullptr},
+    {"kernels4-1ms", "the same of 1 ms, 4 clients", paced, 4, kernel(1'000), "us", nullptr, nullptr},
+    {"kernels8-1ms", "the same of 1 ms, 8 clients", paced, 8, kernel(1'000), "us", nullptr, nullptr},
     {"dtoh-4k-200us", "4 KiB pageable to host after a pause of 200 us", paced, 1, copy_pace(200, false), "us", nullptr, nullptr},
     {"dtoh-4k-1ms", "4 KiB pageable to host after a pause of 1 ms", paced, 1, copy_pace(1'000, false), "us", nullptr, nullptr},
     {"dtoh-4k-10ms", "4 KiB pageable to host after a pause of 10 ms", paced, 1, copy_pace(10'000, false), "us", nullptr, nullptr},

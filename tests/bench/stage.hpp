@@ -29,6 +29,7 @@ enum class Task : std::uint32_t {
   paced_sync,
   paused_sync,
   paused_copy,
+  waited_kernel,
   upload_steps,
   long_kernels,
   endless_kernel,

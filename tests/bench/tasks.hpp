@@ -33,6 +33,7 @@ void copy_large(Work&);      // the same arguments; kPieces copies, each timed
 void paced_sync(Work&);      // argument 0: nanoseconds from one launch + synchronisation to the next
 void paused_sync(Work&);     // arguments: nanoseconds slept before each launch + synchronisation, how many; leaves samples
 void paused_copy(Work&);     // the same two for copies to the host; bytes; 1 for pinned memory; leaves samples
+void waited_kernel(Work&);   // arguments: nanoseconds of each kernel, how many; leaves samples: what launch + synchronisation took beyond that
 void upload_steps(Work&);    // arguments: bytes uploaded in each step, nanoseconds of each of its kernels
 void long_kernels(Work&);    // argument 0: nanoseconds each; two in flight, until the end
 void endless_kernel(Work&);  // one kernel, until cancelled

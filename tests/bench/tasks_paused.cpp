@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks of a client that does something else between two pieces of work: sleeps, or prepares its next step.
+// Tasks of a client that does something else between two pieces of work: sleeps, waits for a kernel, or prepares its next step.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -57,6 +57,21 @@ void paused_copy(Work& work) {
   });
   host.require_content(kSent);
   MPSSHIM_CHECK(cuMemFree(memory));
+}
+
+void waited_kernel(Work& work) {
+  const std::int64_t kernel_ns = work.order.argument[0];
+  const std::size_t wanted = std::min(static_cast<std::size_t>(work.order.argument[1]), work.samples_us.size());
+  if (wanted == 0) fail("this worker has no room for samples");
+  while (work.outcome.samples < wanted && work.is_time_left()) {
+    const Clock::time_point start = Clock::now();
+    work.device.launch_occupy(1, 32, static_cast<std::uint64_t>(kernel_ns));
+    work.device.synchronize();
+    work.samples_us[work.outcome.samples++] = static_cast<float>(microseconds_since(start) - static_cast<double>(kernel_ns) / 1000);
+    work.outcome.done += 1;
+  }
+  work.outcome.last_ns = now_ns();
+  work.device.require_counted();
 }
 
 // As a training step is: input up from pinned memory, kernels, an event; the host is at most so many steps ahead.

@@ -33,6 +33,7 @@ void carry_out(Work& work) {
     case Task::paced_sync: return paced_sync(work);
     case Task::paused_sync: return paused_sync(work);
     case Task::paused_copy: return paused_copy(work);
+    case Task::waited_kernel: return waited_kernel(work);
     case Task::upload_steps: return upload_steps(work);
     case Task::long_kernels: return long_kernels(work);
     case Task::endless_kernel: return endless_kernel(work);

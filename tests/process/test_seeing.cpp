@@ -86,6 +86,7 @@ TEST_CASE("seeing: a thread that sleeps until its work has ended is one wait, an
   Client sleeping(broker), working(broker);
   require_ok(working, "spin", broker);  // has work, and waits for nothing
   require_ok(sleeping, "spin", broker);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'200));  // until waits that were too short to sleep are counted
   const long before = number_of(row_of(broker, sleeping), "waits");
   sleeping.begin("fill 1");  // behind the kernel that does not end
   REQUIRE(eventually(std::chrono::seconds(10), [&] { return number_of(row_of(broker, sleeping), "waits") > before; }));

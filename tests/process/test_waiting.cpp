@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "tests/support/broker_fixture.hpp"
 #include "tests/support/catch.hpp"
@@ -64,9 +65,35 @@ TEST_CASE("a client that asked to block does not compute while it waits") {
   }
 }
 
-TEST_CASE("a client that did not ask spins briefly and sleeps") {
+TEST_CASE("a client that did not ask stays awake for 50 ms at most, and sleeps") {
   const BrokerFixture broker;
-  CHECK(least_computing_us(broker, "auto") < 10'000);
+  CHECK(least_computing_us(broker, "auto") < 60'000);
+}
+
+TEST_CASE("a client that did not ask spins briefly and sleeps where the broker is to save processors") {
+  BrokerOptions saving;
+  saving.arguments = {"--latency", "saving"};
+  CHECK(least_computing_us(BrokerFixture(saving), "auto") < 10'000);
+}
+
+TEST_CASE("a client that did not ask does not sleep where the broker is to be quick") {
+  if (std::thread::hardware_concurrency() <= 4) MPSSHIM_SKIP("without cores to spare nobody stays awake");
+  BrokerOptions low;
+  low.arguments = {"--latency", "low"};
+  const Cost cost = cost_of(BrokerFixture(low), "auto");
+  INFO(cost.computing_us << " of " << cost.waited_us << " us, displaced " << cost.displaced << " times");
+  CHECK((cost.computing_us > cost.waited_us / 20 || cost.displaced > 10));
+}
+
+TEST_CASE("a broker that is told no known way for its clients to wait does not begin, and says so in one line") {
+  const TemporaryFolder folder;
+  ProgramOptions options;
+  options.arguments = {"-f", "--driver", "cpu", "--pipe-dir", folder.path(), "--latency", "quick"};
+  const Outcome outcome = run_program(built_program("mpsbroker"), options, std::chrono::seconds(20));
+  INFO(outcome.explain());
+  CHECK(outcome.exit_code == 2);
+  CHECK(outcome.errors.find("--latency \"quick\" is none of low, balanced and saving") != std::string::npos);
+  CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
 }
 
 // How much it gets depends on who else wants the cores. A sleeping one would get a hundredth of this, and nobody would displace it.
@@ -89,7 +116,7 @@ TEST_CASE("the end of a long wait is told by an interrupt") {
   CHECK(time_of_threads(executor, "interrupts") > before_ns);  // one of them has slept in the driver and told
 }
 
-// Some 200 looks in 200 ms: 0.4 % of a core where waking up takes 5 us, more where others want the cores.
+// Some 1,200 looks in 200 ms: 3 % of a core where waking up takes 5 us, more where others want the cores (seen: 4.2 % on an H200's host).
 TEST_CASE("watching for a long kernel's end costs the executor next to nothing") {
   const BrokerFixture broker;
   REQUIRE(cost_of(broker, "block").waited_us > 0);
@@ -102,5 +129,5 @@ TEST_CASE("watching for a long kernel's end costs the executor next to nothing")
     const long long waited_us = cost_of(broker, "block").waited_us;
     least = std::min(least, static_cast<double>(time_of_threads(executor, "completion") - before_ns) / 1e3 / static_cast<double>(waited_us));
   }
-  CHECK(least < 0.04);
+  CHECK(least < 0.08);
 }

@@ -61,6 +61,7 @@ ExecutorOptions ManagedExecutor::options() const {
                           .priority = settings_.priority,
                           .label = label_,
                           .module_cache_mib = settings_.module_cache_mib,
+                          .latency = settings_.latency,
                           .patience_s = settings_.patience_s,
                           .stress = settings_.stress,
                           .user_log_mib = settings_.user_log_mib,

@@ -105,6 +105,8 @@ Command make_command(const ExecutorOptions& options) {
                        std::to_string(options.stress.window_ms),
                        "--test-stock",
                        std::to_string(options.stress.stock),
+                       "--latency",
+                       latency_word(options.latency),
                        "--patience-s",
                        std::to_string(options.patience_s),
                        "--user-log-mib",

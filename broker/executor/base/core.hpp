@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/base/awake_waits.hpp"
 #include "broker/executor/base/core_pressure.hpp"
 #include "broker/executor/base/issue_lock.hpp"
 #include "broker/executor/base/progress.hpp"
@@ -37,6 +38,7 @@ struct ExecutorInput {
   unsigned side_contexts = 0;  // at most, of the second worker, the third, ...
   StressOptions stress_options = {};
   SessionCountsFile* counts_file = nullptr;  // null: nothing is counted
+  Latency latency = Latency::balanced;
 };
 
 struct ExecutorCore : ExecutorInput {

@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "broker/executor/base/activity_bell.hpp"
+#include "broker/executor/base/awake_waits.hpp"
 #include "broker/executor/base/bulk_calls.hpp"
 #include "broker/executor/base/core.hpp"
 #include "broker/executor/base/event_pool.hpp"
@@ -81,6 +83,7 @@ struct ExecutorParts : ExecutorCore {
   std::atomic<std::uint32_t> local_bytes_high_water{0};  // per thread, of any launch so far: a launch beyond it waits for everybody
   std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
   std::uint32_t first_in_flight;                         // what a stream begins with: FlightLimit
+  AwakeWaits awake_waits{latency, std::thread::hardware_concurrency()};
   std::atomic<bool> is_crowded{false};                   // more streams are at work than the device has connections; set by FaultWatch
   std::atomic<bool> draining{false};                     // about to be replaced: rings are read no more, what was read is issued
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations

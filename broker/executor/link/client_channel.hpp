@@ -56,6 +56,11 @@ class ClientChannel {
   [[nodiscard]] bool has_long_wait() const { return long_wait_.load(std::memory_order_relaxed) != 0; }
   [[nodiscard]] std::uint32_t take_long_wait() { return long_wait_.exchange(0, std::memory_order_relaxed) - 1; }
 
+  // How long its waits may stay awake (AwakeWaits). The client may have written something else there: its own affair.
+  void tell_awake_us(std::uint32_t limit_us) {
+    if (told_awake_us_ != limit_us) header().awake_us.store(told_awake_us_ = limit_us, std::memory_order_relaxed);
+  }
+
   // The control process has said that another executor will serve the client.
   [[nodiscard]] bool has_moved() const {
     return header().session_state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(proto::SessionState::moved);
@@ -89,6 +94,7 @@ class ClientChannel {
   proto::RingConsumer ring_;
   proto::FileDescriptor ring_doorbell_;
   proto::FileDescriptor completion_doorbell_;
+  std::uint32_t told_awake_us_ = 0;          // the worker's
   std::atomic<std::uint32_t> long_wait_{0};  // the fence and 1; 0: nobody
 };
 

@@ -29,6 +29,7 @@ constexpr std::chrono::microseconds kShortestPause{5};
 constexpr std::chrono::microseconds kShortestPauseOfFew{50};
 constexpr std::chrono::milliseconds kLongestPause{5};
 constexpr std::chrono::seconds kSleepLimit{1};
+constexpr std::chrono::milliseconds kAwakeCountPause{250};
 // Of the time waited already.
 constexpr int kPauseShare = 192;
 constexpr int kPauseShareOfFew = 64;
@@ -70,7 +71,13 @@ Completion::~Completion() {
 
 void Completion::add(std::uint64_t session, ClientChannel& channel, SessionCounts& counts, std::function<void()> wake_worker) {
   std::lock_guard lock(mutex_);
-  sessions_[session] = {&channel, &counts, std::move(wake_worker)};
+  const proto::ChannelHeader& header = channel.header();
+  sessions_[session] = {.channel = &channel,
+                        .counts = &counts,
+                        .wake_worker = std::move(wake_worker),
+                        .awake_waits = header.awake_waits.load(std::memory_order_relaxed),
+                        .awake_wait_ns = header.awake_wait_ns.load(std::memory_order_relaxed),
+                        .awake_counted = Clock::now()};
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;  // never read: see Worker
   event.data.u64 = session;
@@ -84,6 +91,7 @@ void Completion::remove(std::uint64_t session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.channel->completion_doorbell(), nullptr);
+  count_awake(found->second, Clock::now());
   active_.erase(session);
   sessions_.erase(found);
 }
@@ -138,6 +146,21 @@ void Completion::count_wait(Active& active, Clock::time_point now) {
   active.counted = std::max(active.counted, now);
 }
 
+void Completion::count_awake(Watched& watched, Clock::time_point now) {
+  const proto::ChannelHeader& header = watched.channel->header();
+  const std::uint64_t waits = header.awake_waits.load(std::memory_order_relaxed), wait_ns = header.awake_wait_ns.load(std::memory_order_relaxed);
+  const auto passed_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(now - watched.awake_counted).count());
+  const auto add = [](std::atomic<std::uint64_t>& count, std::uint64_t more) {  // written by nobody else
+    if (more != 0) count.store(count.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  };
+  constexpr std::uint64_t kLeastWaitNs = 1'000;
+  add(watched.counts->waits, std::min(waits - watched.awake_waits, passed_ns / kLeastWaitNs));
+  add(watched.counts->wait_ns, std::min(wait_ns - watched.awake_wait_ns, passed_ns));
+  watched.awake_waits = waits;
+  watched.awake_wait_ns = wait_ns;
+  watched.awake_counted = now;
+}
+
 void Completion::loop() {
   if (spare_cores_) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   serve_before_others();
@@ -151,6 +174,10 @@ Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
   const bool spare_cores = spare_cores_ && !pressure_.is_high(now);
   Clock::time_point next = now + kSleepLimit;
   std::lock_guard lock(mutex_);
+  if (now - awake_counted_ >= kAwakeCountPause) {
+    awake_counted_ = now;
+    for (auto& [session, watched] : sessions_) count_awake(watched, now);
+  }
   for (auto entry = active_.begin(); entry != active_.end();) {
     Active& active = entry->second;
     if (active.look <= now) {

@@ -65,6 +65,9 @@ class Completion {
     ClientChannel* channel = nullptr;
     SessionCounts* counts = nullptr;
     std::function<void()> wake_worker;
+    std::uint64_t awake_waits = 0;  // as ChannelHeader has them, counted already
+    std::uint64_t awake_wait_ns = 0;
+    Clock::time_point awake_counted;
   };
   // A session that has armed waiters, as far as known.
   struct Active {
@@ -78,6 +81,8 @@ class Completion {
   // A doorbell was heard: a thread of the client lies down.
   void note_armed(std::uint64_t session, Clock::time_point now) REQUIRES(mutex_);
   static void count_wait(Active& active, Clock::time_point now);
+  // What the client says of waits in which its threads stayed awake, as far as there was time for them.
+  static void count_awake(Watched& watched, Clock::time_point now);
   void loop();
   // Looks where it is time to; when to look next.
   [[nodiscard]] Clock::time_point look_around(Clock::time_point now);
@@ -88,6 +93,7 @@ class Completion {
   Mutex mutex_;
   std::map<std::uint64_t, Watched> sessions_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, Active> active_ GUARDED_BY(mutex_);
+  Clock::time_point awake_counted_ GUARDED_BY(mutex_);
   const CorePressure& pressure_;
   const bool spare_cores_;
   std::atomic<bool> stopping_{false};

@@ -121,9 +121,9 @@ CUresult Executor::start() {
   helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
   modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
   auto& progress_file = *reinterpret_cast<ProgressFile*>(progress_memory_.data());
-  parts_ = std::make_unique<ExecutorParts>(ExecutorInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
-                                                         progress_file.table, progress_address_, progress_file.names, options_.connections,
-                                                         std::min(workers - 1, options_.side_contexts), options_.stress, map_counts()});
+  parts_ = std::make_unique<ExecutorParts>(ExecutorInput{
+      *driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_, progress_file.table, progress_address_, progress_file.names,
+      options_.connections, std::min(workers - 1, options_.side_contexts), options_.stress, map_counts(), options_.latency});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   open_assertions();

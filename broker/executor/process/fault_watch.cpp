@@ -138,10 +138,12 @@ StallSense::Verdict FaultWatch::look(Clock::time_point now) {
     if (session != 0 && (has_ended_some || issued != completed)) note_at_work(session, now);
     if (session == 0 || issued == completed) continue;
     busy_time_.see(stream.counts.load(std::memory_order_relaxed));
+    parts_.awake_waits.see(session);
     ++busy;
     busy_session_ = session;
   }
   busy_time_.conclude(now, parts_.counts);
+  parts_.awake_waits.conclude(now);
   const StallSense::Verdict verdict = sense_.conclude(now);
   if (verdict.active) attentive_until_ = now + kAttentive;
   last_change_ = now - verdict.quiet;

@@ -228,6 +228,7 @@ Worker::Visit Worker::visit(Session& session) {
 
 bool Worker::read_ring(Session& session) {
   if (!session.may_read() || !session.channel().ring().has_records()) return false;
+  session.channel().tell_awake_us(parts_.awake_waits.limit_us());
   if (session.arrivals().is_quiet()) look_out_.note_arrival(session);
   if (session.home().has_streams_to_move()) [[unlikely]]
     session.home().move_streams();

@@ -85,6 +85,32 @@ TEST_CASE("waiting: by itself a wait gives its core away before it sleeps, and n
   CHECK(WaitPlan(WaitStyle::yield).next_step(0, kBudgetUs) == WaitStep::yield);
 }
 
+TEST_CASE("waiting: a wait for the GPU stays awake beyond its budget for as long as it may, any other sleeps") {
+  constexpr std::uint64_t kBudgetUs = 50;
+  constexpr std::uint64_t kAwakeUs = 5'000;
+  WaitPlan plan(WaitStyle::automatic);
+  CHECK(plan.next_step(kBudgetUs, kBudgetUs, kAwakeUs) == WaitStep::sleep);  // for an answer
+  plan.is_for_gpu = true;
+  CHECK(plan.next_step(kBudgetUs, kBudgetUs, kAwakeUs) == WaitStep::yield);
+  CHECK(plan.next_step(kAwakeUs - 1, kBudgetUs, kAwakeUs) == WaitStep::yield);
+  CHECK(plan.next_step(kAwakeUs, kBudgetUs, kAwakeUs) == WaitStep::sleep);
+  CHECK(plan.next_step(kBudgetUs, kBudgetUs) == WaitStep::sleep);
+  plan.style = WaitStyle::sleep;
+  CHECK(plan.next_step(0, kBudgetUs, kAwakeUs) == WaitStep::sleep);  // as it asked for
+}
+
+TEST_CASE("waiting: a core is wanted for a while once a thread has come back to it late") {
+  CoreDemand demand;
+  CHECK_FALSE(demand.is_high(0));
+  demand.note_look(1'000, CoreDemand::kLateUs - 1);
+  CHECK_FALSE(demand.is_high(1'000));
+  demand.note_look(2'000, CoreDemand::kLateUs);
+  CHECK(demand.is_high(2'000));
+  demand.note_look(2'001, 1);
+  CHECK(demand.is_high(2'000 + CoreDemand::kCountsUs - 1));
+  CHECK_FALSE(demand.is_high(2'000 + CoreDemand::kCountsUs));
+}
+
 TEST_CASE("waiting: a wait whose end is foreseen sleeps until shortly before it and looks until shortly after it") {
   constexpr std::uint64_t kBudgetUs = 50;
   const WaitPlan plan(WaitStyle::automatic, 32'000);

@@ -38,8 +38,9 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   window = std::make_unique<broker::QuietWindow>(*progress, threads, broker::QuietWindow::Limits{}, enter);
   helpers = std::make_unique<broker::HelperPool>(helper_threads, enter);
   modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device, kModuleCacheBytes);
-  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorInput{*driver, *link, *window, *modules, *faults, *helpers, real.context,
-                                                                             real.device, *progress, progress_address, *names});
+  broker::ExecutorInput input{*driver, *link, *window, *modules, *faults, *helpers, real.context, real.device, *progress, progress_address, *names};
+  input.latency = broker::Latency::low;  // the same on any number of cores
+  parts = std::make_unique<broker::ExecutorParts>(input);
   parts->side_contexts = side_contexts;
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
   if (side_contexts != 0) parts->sides.make_up_to(side_contexts);
