@@ -252,34 +252,6 @@ TEST_CASE("the completion thread wakes a client that sleeps on a fence") {
   f.close();
 }
 
-TEST_CASE("what a client says of waits in which it stayed awake counts, as far as there was time for them") {
-  Fixture f;
-  f.start();
-  broker::SessionCounts& counts = f.executor.parts->counts[0];
-  proto::ChannelHeader& header = f.client.channel().header();
-  usleep(20'000);
-  header.awake_waits.fetch_add(3);
-  header.awake_wait_ns.fetch_add(5'000'000);
-  REQUIRE(eventually([&] { return counts.waits.load() == 3; }));
-  CHECK(counts.wait_ns.load() == 5'000'000);
-  constexpr std::uint64_t kHourNs = 3'600'000'000'000;
-  header.awake_wait_ns.fetch_add(kHourNs);
-  header.awake_waits.fetch_add(kHourNs);
-  f.close();
-  CHECK(counts.wait_ns.load() > 5'000'000);
-  CHECK(counts.wait_ns.load() < kHourNs / 2);
-  CHECK(counts.waits.load() < kHourNs / 2);
-}
-
-TEST_CASE("a client is told how long its waits may stay awake") {
-  Fixture f;
-  f.start();
-  CHECK(f.client.channel().header().awake_us.load() == 0);
-  f.client.post_launch(f.id, 1);
-  CHECK(eventually([&] { return f.client.channel().header().awake_us.load() == broker::AwakeWaits::kLowUs; }));
-  f.close();
-}
-
 TEST_CASE("the words of a session that goes with records taken and not issued hold nothing for who has them next") {
   Fixture f;
   f.start();
