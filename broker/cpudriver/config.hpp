@@ -8,6 +8,7 @@
 //   MPSSHIM_CPU_MEMORY_MIB          size of each device's memory, default 4096
 //   MPSSHIM_CPU_THREADS             threads that run the blocks of kernels, default: one a core
 //   MPSSHIM_CPU_RELAXED             1: calls that wait for every running kernel on a GPU do not wait here
+//   MPSSHIM_CPU_UNEVEN              1: a split of the device's multiprocessors makes one group less, as of a GPU whose clusters are of unequal size
 //   MPSSHIM_CPU_EXCLUSIVE           a file's path: compute mode EXCLUSIVE_PROCESS among the processes that name the same file; of a further
 //                                   device the file has its number behind a dot
 //   MPSSHIM_CPU_TEARDOWN_MS         with that: milliseconds that the context of a process which ended without releasing it still refuses others
@@ -25,6 +26,7 @@ struct Config {
   std::size_t memory_bytes = std::size_t{4096} << 20;
   unsigned threads = 1;
   bool relaxed = false;
+  bool uneven = false;
   std::string exclusive;  // empty: compute mode DEFAULT
   unsigned teardown_ms = 0;
 

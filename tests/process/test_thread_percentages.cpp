@@ -60,13 +60,13 @@ Size size_of(const BrokerFixture& broker) {
 void require_share(Client& client, unsigned multiprocessors) {
   CHECK(number(client, "count") == multiprocessors);
   CHECK(number(client, "affinity") == multiprocessors);
-  CHECK(number(client, "resource") == multiprocessors);
+  CHECK(are_its_own(number(client, "resource"), multiprocessors));
 }
 
 // Every way to launch stays on the same multiprocessors, and uses them all.
 std::set<unsigned> require_confined(Client& client, unsigned multiprocessors) {
   const std::set<unsigned> own = where(client, "null");
-  CHECK(own.size() == multiprocessors);
+  CHECK(are_its_own(own.size(), multiprocessors));
   for (const char* kind : kKinds) {
     INFO(kind);
     const std::set<unsigned> seen = where(client, kind);
@@ -125,6 +125,26 @@ TEST_CASE("clients with a part each lie side by side as long as there is room, t
   }));
 }
 
+TEST_CASE("what the device's parts leave over is a part as well, so clients that may have all of it together share nothing") {
+  BrokerOptions options;
+  options.environment = {{"MPSSHIM_CPU_UNEVEN", "1"}};
+  const BrokerFixture broker(options);
+  if (on_gpu()) MPSSHIM_SKIP("how a GPU is cut is its own affair");
+  const Size size = size_of(broker);
+  Client most = start(broker, {{kVariable, "75"}});
+  Client quarter = start(broker, {{kVariable, "25"}});
+  require_share(most, size.of(75));
+  require_share(quarter, size.of(25));
+  const std::set<unsigned> of_most = require_confined(most, size.of(75));
+  const std::set<unsigned> of_quarter = require_confined(quarter, size.of(25));
+  CHECK(parted_multiprocessors(broker) < size.all);
+  CHECK(of_most.size() + of_quarter.size() == size.all);
+  for (const unsigned one : of_quarter) CHECK(of_most.count(one) == 0);
+  Client nearly_all = start(broker, {{kVariable, "99"}});  // more than the parts of equal size have
+  require_share(nearly_all, size.of(99));
+  CHECK(nearly_all.ask("too_many").find("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE") != std::string::npos);
+}
+
 TEST_CASE("the broker's environment is the default, commands change it for servers without clients, and a server's own goes above it") {
   BrokerOptions options;
   options.environment = {{kVariable, "50"}};
@@ -150,8 +170,8 @@ TEST_CASE("the broker's environment is the default, commands change it for serve
   CHECK(broker.ctl({"get_active_thread_percentage", server(broker)}).output == "50.0\n");
   CHECK(broker.ctl({"get_default_active_thread_percentage"}).output == "12.5\n");
   require_share(first, size.of(75));
-  CHECK(where(first, "chain").size() == size.of(75));
-  CHECK(where(asks_for_less, "graph").size() == size.of(25));
+  CHECK(are_its_own(where(first, "chain").size(), size.of(75)));
+  CHECK(are_its_own(where(asks_for_less, "graph").size(), size.of(25)));
   Client third = start(broker);
   require_share(third, size.of(50));
   REQUIRE(broker.ctl({"set_active_thread_percentage", server(broker), "100"}).ok());

@@ -89,6 +89,7 @@ CUresult plan_split(const SmShare& input, unsigned flags, unsigned min_count, Sm
   const Granularity steps = granularity((flags & kIgnoreCoscheduling) == 0);
   plan.group_size = (std::max(min_count, steps.min_count) + steps.alignment - 1) / steps.alignment * steps.alignment;
   plan.groups = input.count() / plan.group_size;
+  if (Config::get().uneven && plan.groups > 1) --plan.groups;
   return plan.groups != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
 }
 

@@ -47,6 +47,7 @@ CUresult SessionShares::measure() {
   unit_ = device.unit;
   all_ = device.all;
   major_ = device.major;
+  has_rest_ = device.rest() >= device.unit;
   parts_ = device.count;
   return CUDA_SUCCESS;
 }
@@ -66,7 +67,7 @@ std::string ShareWish::text() const {
 
 std::vector<unsigned> SessionShares::parts_of(const Run& run) const {
   std::vector<unsigned> parts;
-  for (unsigned i = 0; i < run.count; ++i) parts.push_back((run.first + i) % parts_);
+  for (unsigned i = 0; i < run.count; ++i) parts.push_back((run.first + i) % places());
   for (unsigned part = 0; part < proto::kMostChunks; ++part) {
     if ((run.chunks >> part & 1) != 0) parts.push_back(part);
   }
@@ -84,15 +85,15 @@ unsigned SessionShares::load_of(const Run& run, const Group* leaving) const {
   return load;
 }
 
-unsigned SessionShares::units(std::uint32_t percentage) const { return std::clamp(proto::partition_units(all_, major_, percentage), 1u, parts_); }
+unsigned SessionShares::units(std::uint32_t percentage) const { return std::clamp(proto::partition_units(all_, major_, percentage), 1u, places()); }
 
 SessionShares::Run SessionShares::least_used(unsigned count, const Run* within, const Group* leaving) const {
   const unsigned begin = within != nullptr ? within->first : 0;
-  const unsigned places = within != nullptr ? within->count - count + 1 : count < parts_ ? parts_ : 1;
+  const unsigned beginnings = within != nullptr ? within->count - count + 1 : count < places() ? places() : 1;
   Run best{begin, count, 0};
   unsigned least = load_of(best, leaving);
-  for (unsigned place = 1; place < places; ++place) {
-    const Run run{(begin + place) % parts_, count, 0};
+  for (unsigned place = 1; place < beginnings; ++place) {
+    const Run run{(begin + place) % places(), count, 0};
     const unsigned load = load_of(run, leaving);
     if (load >= least) continue;
     least = load;
@@ -175,7 +176,8 @@ CUresult SessionShares::make_green(const Run& run, GreenContextRef& green) {
   }
   std::vector<KnownShare> shares;
   for (const unsigned part : own) {
-    share.part = static_cast<std::int32_t>(part);
+    const bool is_rest = run.chunks == 0 && part == share.groups;  // no partition has it: a chunk that there is not is refused
+    share.part = is_rest ? proto::kRemainingResource : static_cast<std::int32_t>(part);
     shares.push_back({share, nullptr});
   }
   CUdevResourceDesc descriptor = nullptr;
@@ -185,9 +187,10 @@ CUresult SessionShares::make_green(const Run& run, GreenContextRef& green) {
   const GreenContextSlot slot = count_green_context(core_, std::make_shared<std::atomic<unsigned>>(0));
   const CUresult result = GreenContext::make(core_, descriptor, std::move(identity), slot, green);
   if (result != CUDA_SUCCESS) return result;
+  const bool has_rest = std::ranges::find(own, share.groups) != own.end();
   if (run.chunks == 0)
-    log_info("Parts {} to {} of {} with {} multiprocessors each are a share of clients from now on", own.front(), own.back(), share.groups,
-             share.min_count);
+    log_info("Parts {} to {} of {} with {} multiprocessors each{} are a share of clients from now on", own.front(), own.back(), share.groups,
+             share.min_count, has_rest ? ", and what these leave over," : "");
   else
     log_info("Parts {} of {} with {} multiprocessors each are a static partition from now on", fmt::join(own, " "), share.groups, share.min_count);
   return CUDA_SUCCESS;

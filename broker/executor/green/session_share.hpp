@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where sessions run that may use a part of the multiprocessors only (an active thread percentage below 100): in green contexts of that many. The
 // device is cut into parts of equal size that have no multiprocessor in common, the smallest that the driver makes (proto::partition_unit); a share
-// is a run of neighbouring parts. Of all such runs the one is taken that the fewest sessions have, so that clients lie side by side as long as there
+// is a run of neighbouring parts. Some devices' clusters are of unequal size, and the driver leaves over more than such a part has (12 of an H100's 132):
+// that is one more part, the last, so that clients who together may have the whole device need not share. Of all such runs the one is taken that the fewest sessions have, so that clients lie side by side as long as there
 // is room, and on top of each other when there is none. Sessions with the same run have the same green context; it ends with the last of them.
 // Sessions of a group have the group's run among them, so what one leaves idle another uses; one that may have less has a run within that.
 //
@@ -49,6 +50,7 @@ struct DeviceParts {
   unsigned unit = 0;   // multiprocessors of each
   unsigned all = 0;    // multiprocessors
   int major = 0;       // compute capability
+  [[nodiscard]] unsigned rest() const { return all - count * unit; }  // which no part has
 };
 // No part at all is an error, too. Needs no context.
 [[nodiscard]] CUresult measure_parts(const Driver& driver, CUdevice device, DeviceParts& parts);
@@ -96,6 +98,7 @@ class SessionShares {
   [[nodiscard]] Run least_used(unsigned count, const Run* within, const Group* leaving) const REQUIRES(mutex_);
   [[nodiscard]] unsigned load_of(const Run& run, const Group* leaving) const REQUIRES(mutex_);
   [[nodiscard]] std::vector<unsigned> parts_of(const Run& run) const REQUIRES(mutex_);
+  [[nodiscard]] unsigned places() const REQUIRES(mutex_) { return parts_ + (has_rest_ ? 1 : 0); }
   [[nodiscard]] std::shared_ptr<void> use(const Run& run, std::uint64_t group) REQUIRES(mutex_);
   void end_use(const Run& run, std::uint64_t group);
   [[nodiscard]] CUresult make_green(const Run& run, GreenContextRef& green);
@@ -105,7 +108,8 @@ class SessionShares {
   Mutex mutex_;
   std::map<Run, Made> made_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, Group> groups_ GUARDED_BY(mutex_);  // that have sessions here
-  unsigned parts_ GUARDED_BY(mutex_) = 0;  // of the device; 0: not asked yet
+  unsigned parts_ GUARDED_BY(mutex_) = 0;  // of equal size, of the device; 0: not asked yet
+  bool has_rest_ GUARDED_BY(mutex_) = false;  // one more, behind them, of what is left over
   unsigned unit_ GUARDED_BY(mutex_) = 0;   // multiprocessors of each
   unsigned all_ GUARDED_BY(mutex_) = 0;    // multiprocessors
   int major_ GUARDED_BY(mutex_) = 0;
