@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where sessions run that may use a part of the multiprocessors only (an active thread percentage below 100): in green contexts of that many. The
 // device is cut into parts of equal size that have no multiprocessor in common, the smallest that the driver makes (proto::partition_unit); a share
-// is a run of neighbouring parts. Some devices' clusters are of unequal size, and the driver leaves over more than such a part has (12 of an H100's 132):
-// that is one more part, the last, so that clients who together may have the whole device need not share. Of all such runs the one is taken that the fewest sessions have, so that clients lie side by side as long as there
-// is room, and on top of each other when there is none. Sessions with the same run have the same green context; it ends with the last of them.
-// Sessions of a group have the group's run among them, so what one leaves idle another uses; one that may have less has a run within that.
+// is a run of neighbouring parts. Some devices' clusters are of unequal size, and the driver leaves over more than such a part has (12 of an H100's
+// 132): that is one more part, the last, so that clients who together may have the whole device need not share. Of all such runs the one is taken
+// that the fewest sessions have, so that clients lie side by side as long as there is room, and on top of each other when there is none. Sessions
+// with the same run have the same green context; it ends with the last of them. Sessions of a group have the group's run among them, so what one
+// leaves idle another uses; one that may have less has a run within that.
 //
 // A session with a static partition (docs/execution.md) has the parts that the control process has given it, wherever others are: that gives none to
 // two partitions, and no session a percentage then.
@@ -108,8 +109,8 @@ class SessionShares {
   Mutex mutex_;
   std::map<Run, Made> made_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, Group> groups_ GUARDED_BY(mutex_);  // that have sessions here
-  unsigned parts_ GUARDED_BY(mutex_) = 0;  // of equal size, of the device; 0: not asked yet
-  bool has_rest_ GUARDED_BY(mutex_) = false;  // one more, behind them, of what is left over
+  unsigned parts_ GUARDED_BY(mutex_) = 0;                     // of equal size, of the device; 0: not asked yet
+  bool has_rest_ GUARDED_BY(mutex_) = false;                  // one more, behind them, of what is left over
   unsigned unit_ GUARDED_BY(mutex_) = 0;   // multiprocessors of each
   unsigned all_ GUARDED_BY(mutex_) = 0;    // multiprocessors
   int major_ GUARDED_BY(mutex_) = 0;
