@@ -17,8 +17,8 @@ struct SessionCounts {
       64) std::atomic<std::uint64_t> session;  // whose it is; 0: nobody's. Written by the control process before the executor hears of the session
   std::atomic<std::uint64_t> gpu_ns;           // time with work under way, written by the fault watch (BusyTime)
   alignas(64) std::atomic<std::uint64_t> launches;  // handed to the driver, written by the session's worker: in a line of its own
-  alignas(64) std::atomic<std::uint64_t> waits;     // of client's threads that slept, written by the completion thread
-  std::atomic<std::uint64_t> wait_ns;               // time in which at least one of them slept; the same
+  alignas(64) std::atomic<std::uint64_t> waits;     // of client's threads for the GPU, asleep or awake, written by the completion thread
+  std::atomic<std::uint64_t> wait_ns;               // time in which at least one slept, and what the client says of those awake; the same
 };
 static_assert(sizeof(SessionCounts) == 192);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where sessions run that may use a part of the multiprocessors only (an active thread percentage below 100): in green contexts of that many. The
 // device is cut into parts of equal size that have no multiprocessor in common, the smallest that the driver makes (proto::partition_unit); a share
-// is a run of neighbouring parts. Some devices' clusters are of unequal size, and the driver leaves over more than such a part has (12 of an H100's
+// is a run of neighbouring parts. Of some devices the driver leaves over more than such a part has (12 of an H100's
 // 132): that is one more part, the last, so that clients who together may have the whole device need not share. Of all such runs the one is taken
 // that the fewest sessions have, so that clients lie side by side as long as there is room, and on top of each other when there is none. Sessions
 // with the same run have the same green context; it ends with the last of them. Sessions of a group have the group's run among them, so what one
