@@ -51,7 +51,40 @@ double broker_seconds(BrokerFixture& broker) {
   return total;
 }
 
+// How often threads of this name have gone to sleep so far.
+long sleeps_of(BrokerFixture& broker, const std::string& thread) {
+  long sum = 0;
+  for (const pid_t server : broker.servers()) {
+    std::error_code gone;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(server) + "/task", gone)) {
+      std::string comm, word;
+      if (!std::getline(std::ifstream(task.path() / "comm"), comm) || comm != thread) continue;
+      std::ifstream status(task.path() / "status");
+      while (status >> word) {
+        long sleeps = 0;
+        if (word == "voluntary_ctxt_switches:" && status >> sleeps) sum += sleeps;
+      }
+    }
+  }
+  return sum;
+}
+
 }  // namespace
+
+TEST_CASE("beside an idle client the fault watch looks five times a second") {
+  BrokerFixture broker;
+  Client client = Client::begin(broker, "memory_client");
+  REQUIRE(client.answer() == "ok attached");
+  client.begin("hold");
+  REQUIRE(client.answer() == "ok");
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const long before = sleeps_of(broker, "fault-watch");
+  REQUIRE(before > 0);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  const long sleeps = sleeps_of(broker, "fault-watch") - before;
+  CHECK(sleeps >= 2);   // it does look
+  CHECK(sleeps <= 30);  // 10, and what else there may be; 72 when each look called for five more
+}
 
 TEST_CASE("hundreds of clients at once") {
   raise_file_limit();

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "broker/cpudriver/ptx/form.hpp"
 #include "broker/cpudriver/ptx/launch.hpp"
@@ -37,6 +38,34 @@ LaunchOutcome refuse(const std::string& kernel, Fault fault, const std::string& 
   outcome.text = "Kernel '" + kernel + "' was not launched: " + why;
   return outcome;
 }
+
+// What a thread does whose turns find nothing but blocks that wait for other blocks, other kernels or the host: whom they wait for may need this
+// processor. It rests an eighth of the time that this has gone on for, so what they wait for is seen by so much later.
+class Rest {
+ public:
+  void after(Ran ran) {
+    if (ran != Ran::waiting) {
+      is_waiting_ = false;
+      return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (!std::exchange(is_waiting_, true)) since_ = now;
+    const auto rest = std::min<std::chrono::steady_clock::duration>((now - since_) / kShare, kLongest);
+    if (rest >= kShortest) {
+      std::this_thread::sleep_for(rest);
+    } else {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  static constexpr int kShare = 8;
+  static constexpr auto kShortest = 20us;
+  static constexpr auto kLongest = 500us;
+
+  bool is_waiting_ = false;
+  std::chrono::steady_clock::time_point since_{};
+};
 
 std::uint64_t volume(const Dim3& d) { return std::uint64_t{d.x} * d.y * d.z; }
 
@@ -221,8 +250,11 @@ class Engine::Impl {
   // The calling thread: until all blocks are done, run what there is, else wait for the helpers.
   static void work(Launch& launch) {
     Worker worker;
+    Rest rest;
     for (;;) {
-      if (run_some(launch, worker)) continue;
+      const Ran ran = run_some(launch, worker);
+      rest.after(ran);
+      if (ran != Ran::nothing) continue;
       std::unique_lock lock(launch.mutex);
       if (is_done(launch)) return;
       launch.progress.wait_for(lock, kIdlePoll);
@@ -246,6 +278,7 @@ class Engine::Impl {
 
   void help() {
     Worker worker;
+    Rest rest;
     std::size_t turn = 0;
     std::size_t idle = 0;
     std::unique_lock lock(mutex_);
@@ -257,12 +290,15 @@ class Engine::Impl {
       }
       std::shared_ptr<Launch> launch = launches_[turn++ % launches_.size()];
       lock.unlock();
-      const bool ran = run_some(*launch, worker);
+      const Ran ran = run_some(*launch, worker);
       lock.lock();
       worker.launch = nullptr;  // Another launch may come to lie at the same address.
       launch.reset();
       left_.notify_all();
-      idle = ran ? 0 : idle + 1;
+      lock.unlock();
+      rest.after(ran);
+      lock.lock();
+      idle = ran != Ran::nothing ? 0 : idle + 1;
       if (idle > launches_.size()) wake_.wait_for(lock, kIdlePoll);
     }
   }

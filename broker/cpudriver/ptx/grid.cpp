@@ -5,7 +5,6 @@
 #include <cinttypes>
 #include <cstdio>
 #include <new>
-#include <thread>
 
 #include "broker/cpudriver/ptx/launch.hpp"
 #include "proto/mutex.hpp"
@@ -91,16 +90,16 @@ bool is_done(const Launch& launch) {
   return launch.finished_blocks == launch.block_count || launch.is_stopping.load(std::memory_order_relaxed);
 }
 
-bool run_some(Launch& launch, Worker& worker) {
+Ran run_some(Launch& launch, Worker& worker) {
   std::unique_lock lock(launch.mutex);
   if (is_cancelled(launch) && launch.finished_blocks != launch.block_count) {
     end_launch(launch, Fault::cancelled, "Kernel '" + launch.entry->name + "' was cancelled while it ran");
   }
-  if (launch.is_stopping.load(std::memory_order_relaxed)) return false;
+  if (launch.is_stopping.load(std::memory_order_relaxed)) return Ran::nothing;
   std::unique_ptr<Block> block = take_block(launch);
   if (block == nullptr) {
     launch.progress.notify_all();
-    return false;
+    return Ran::nothing;
   }
   ++launch.running_slices;
   lock.unlock();
@@ -124,9 +123,7 @@ bool run_some(Launch& launch, Worker& worker) {
     if (launch.spare.size() < kMaxSpareBlocks) launch.spare.push_back(std::move(block));
   }
   if (is_done(launch)) launch.progress.notify_all();
-  lock.unlock();
-  if (end == SliceEnd::waiting) std::this_thread::yield();  // Whom it waits for may need this processor.
-  return true;
+  return end == SliceEnd::waiting ? Ran::waiting : Ran::working;
 }
 
 void report_fault(Launch& launch, Fault fault, const Instruction& in, std::uint64_t address, bool is_write, const Block& block, const Warp& warp) {

@@ -72,8 +72,9 @@ void begin_block(Block& block, std::uint64_t number);
 
 // grid.cpp
 void report_fault(Launch& launch, Fault fault, const Instruction& in, std::uint64_t address, bool is_write, const Block& block, const Warp& warp);
-// One slice of some block. False: nothing to do now (all blocks are run by others, or done).
-bool run_some(Launch& launch, Worker& worker);
+// What one slice of some block has come to. Nothing: there is none to run (all blocks are run by others, or done). Waiting: SliceEnd::waiting.
+enum class Ran : std::uint8_t { nothing, waiting, working };
+Ran run_some(Launch& launch, Worker& worker);
 [[nodiscard]] bool is_done(const Launch& launch) REQUIRES(launch.mutex);  // Hold the mutex.
 
 // builtins.cpp

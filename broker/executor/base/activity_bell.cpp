@@ -25,9 +25,9 @@ void ActivityBell::forget(int doorbell) const { epoll_ctl(epoll_.get(), EPOLL_CT
 
 void ActivityBell::ring() const { eventfd_write(own_.get(), 1); }
 
-void ActivityBell::wait(std::chrono::milliseconds limit) const {
+bool ActivityBell::wait(std::chrono::milliseconds limit) const {
   std::array<epoll_event, 64> edges;
-  (void)epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), static_cast<int>(limit.count()));
+  return epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), static_cast<int>(limit.count())) > 0;
 }
 
 }  // namespace mpsshim::broker

@@ -21,8 +21,8 @@ class ActivityBell {
   void forget(int doorbell) const;
 
   void ring() const;
-  // Until something rings, at most `limit`.
-  void wait(std::chrono::milliseconds limit) const;
+  // Until something rings, at most `limit`: whether it has rung.
+  [[nodiscard]] bool wait(std::chrono::milliseconds limit) const;
 
  private:
   proto::FileDescriptor epoll_;

@@ -103,10 +103,10 @@ void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
     return std::this_thread::sleep_for(busy_time_.until_next(now, is_stalled ? Clock::duration(kStalledPause) : look_interval(now), false));
   }
   if (now < attentive_until_) return std::this_thread::sleep_for(busy_time_.until_next(now, kIdlePause, true));
-  parts_.bell.wait(kProbeSleepLimit);
+  const bool has_rung = parts_.bell.wait(kProbeSleepLimit);
   const Clock::time_point awake = Clock::now();
   busy_time_.begin(awake);
-  attentive_until_ = awake + kRung;
+  if (has_rung) attentive_until_ = awake + kRung;  // else one look: whose record rang nothing is in flight by now
 }
 
 FaultWatch::Clock::duration FaultWatch::look_interval(Clock::time_point now) const {

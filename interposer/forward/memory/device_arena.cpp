@@ -7,10 +7,10 @@
 
 namespace mpsshim::interposer::forward {
 
-std::optional<std::uint64_t> DeviceArena::allocate(std::uint64_t bytes) {
+std::optional<std::uint64_t> DeviceArena::allocate(std::uint64_t bytes, const AllocationOwner& owner) {
   DeviceHeap& heap = heap_for(bytes);
-  std::optional<std::uint64_t> address = heap.allocate(bytes);
-  if (!address && adopt_empty(heap, bytes)) address = heap.allocate(bytes);
+  std::optional<std::uint64_t> address = heap.allocate(bytes, owner);
+  if (!address && adopt_empty(heap, bytes)) address = heap.allocate(bytes, owner);
   if (!address || empty_.empty()) return address;
   // The chunk it lies in is no longer an empty one.
   const auto used = std::ranges::find_if(empty_, [&](const Empty& empty) { return empty.chunk.holds(*address, 1); });
@@ -85,9 +85,15 @@ std::vector<AddressRange> DeviceArena::take_empty() {
   return leaving;
 }
 
-std::optional<AddressRange> DeviceArena::find(std::uint64_t address) const {
+std::optional<DeviceArena::Allocation> DeviceArena::find(std::uint64_t address) const {
   if (const auto found = small_.find(address)) return found;
   return large_.find(address);
+}
+
+std::vector<std::uint64_t> DeviceArena::allocations_of(CUcontext context) const {
+  std::vector<std::uint64_t> addresses;
+  for (const DeviceHeap* heap : {&small_, &large_}) heap->append_allocations_of(context, addresses);
+  return addresses;
 }
 
 std::vector<AddressRange> DeviceArena::chunks() const {
@@ -96,11 +102,6 @@ std::vector<AddressRange> DeviceArena::chunks() const {
     for (const auto& [address, size_bytes] : heap->chunks()) all.push_back({address, size_bytes});
   }
   return all;
-}
-
-std::optional<std::uint64_t> DeviceArena::chunk_of(std::uint64_t address) const {
-  if (const auto found = small_.chunk_of(address)) return found;
-  return large_.chunk_of(address);
 }
 
 std::uint64_t DeviceArena::mapped_bytes() const { return small_.chunk_bytes() + large_.chunk_bytes(); }

@@ -27,7 +27,7 @@ class DeviceArena {
 
   // The address, or nothing where a chunk is missing: add one of chunk_bytes_for(bytes), or at least of exact_chunk_bytes(bytes), and ask
   // again. `bytes` is not 0.
-  [[nodiscard]] std::optional<std::uint64_t> allocate(std::uint64_t bytes);
+  [[nodiscard]] std::optional<std::uint64_t> allocate(std::uint64_t bytes, const AllocationOwner& owner = {});
   [[nodiscard]] std::uint64_t chunk_bytes_for(std::uint64_t bytes) const;
   [[nodiscard]] static std::uint64_t exact_chunk_bytes(std::uint64_t bytes);
   // A chunk that was made for an allocation of `bytes`.
@@ -38,12 +38,12 @@ class DeviceArena {
   // Memory is short: every empty chunk leaves.
   [[nodiscard]] std::vector<AddressRange> take_empty();
 
-  // The allocation that holds `address`, with the size that was asked for.
-  [[nodiscard]] std::optional<AddressRange> find(std::uint64_t address) const;
+  using Allocation = DeviceHeap::Allocation;
+  // The allocation that holds `address`.
+  [[nodiscard]] std::optional<Allocation> find(std::uint64_t address) const;
+  [[nodiscard]] std::vector<std::uint64_t> allocations_of(CUcontext context) const;
 
   [[nodiscard]] std::vector<AddressRange> chunks() const;
-  // The address of the chunk in which it lies.
-  [[nodiscard]] std::optional<std::uint64_t> chunk_of(std::uint64_t address) const;
 
   [[nodiscard]] std::uint64_t mapped_bytes() const;
   [[nodiscard]] std::uint64_t empty_bytes() const { return empty_bytes_; }

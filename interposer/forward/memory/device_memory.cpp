@@ -2,6 +2,7 @@
 #include "interposer/forward/memory/device_memory.hpp"
 
 #include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/peer_access.hpp"
 #include "interposer/local/acting_session.hpp"
 
@@ -13,11 +14,9 @@ DeviceMemory& DeviceMemory::instance() {
 
 bool DeviceMemory::try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address) {
   const std::lock_guard lock(mutex_);
-  const std::optional<std::uint64_t> found = arena_.allocate(bytes);
-  if (!found) return false;
-  address = *found;
-  owners_[address] = {context, next_buffer_id()};
-  return true;
+  const std::optional<std::uint64_t> found = arena_.allocate(bytes, {context, next_buffer_id()});
+  address = found.value_or(0);
+  return found.has_value();
 }
 
 CUresult DeviceMemory::allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address) {
@@ -100,7 +99,6 @@ CUresult DeviceMemory::give_back(std::uint64_t address) {
   {
     const std::lock_guard lock(mutex_);
     if (!arena_.free(address, leaving)) return CUDA_ERROR_INVALID_VALUE;
-    owners_.erase(address);
   }
   // A chunk whose release cannot be posted belongs to a session that has ended; the allocation is free all the same.
   if (!leaving.empty()) {
@@ -120,25 +118,14 @@ bool DeviceMemory::release_empty() {
   return release(empty) == CUDA_SUCCESS && !empty.empty();
 }
 
-std::optional<AddressRange> DeviceMemory::find(std::uint64_t address) const {
+std::optional<DeviceMemory::Allocation> DeviceMemory::find(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   return arena_.find(address);
-}
-
-std::optional<std::uint64_t> DeviceMemory::chunk_of(std::uint64_t address) const {
-  const std::lock_guard lock(mutex_);
-  return arena_.chunk_of(address);
 }
 
 std::vector<AddressRange> DeviceMemory::chunks() const {
   const std::lock_guard lock(mutex_);
   return arena_.chunks();
-}
-
-DeviceMemory::Owner DeviceMemory::owner_of(std::uint64_t base) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = owners_.find(base);
-  return found != owners_.end() ? found->second : Owner{};
 }
 
 std::uint64_t DeviceMemory::kept_bytes() const {
@@ -150,9 +137,7 @@ void DeviceMemory::free_all_of(CUcontext context) {
   std::vector<std::uint64_t> ended;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [address, owner] : owners_) {
-      if (owner.context == context) ended.push_back(address);
-    }
+    ended = arena_.allocations_of(context);
   }
   for (const std::uint64_t address : ended) (void)free(address);
 }

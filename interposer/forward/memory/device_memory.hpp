@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -13,7 +12,6 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/channel/lock.hpp"
 #include "interposer/forward/begin.hpp"
-#include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_arena.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "proto/mutex.hpp"
@@ -29,11 +27,9 @@ class DeviceMemory {
   [[nodiscard]] CUresult free(std::uint64_t address);
   // The same for memory that nothing uses any more.
   [[nodiscard]] CUresult give_back(std::uint64_t address);
+  using Allocation = DeviceArena::Allocation;
   // The allocation that holds `address`.
-  [[nodiscard]] std::optional<AddressRange> find(std::uint64_t address) const;
-  [[nodiscard]] std::optional<std::uint64_t> chunk_of(std::uint64_t address) const;
-  using Owner = AllocationOwner;
-  [[nodiscard]] Owner owner_of(std::uint64_t base) const;
+  [[nodiscard]] std::optional<Allocation> find(std::uint64_t address) const;
   void free_all_of(CUcontext context);
   // f(DeviceLeases&), with nobody else asking for leases or ending them: for ranges of addresses beside the chunks (VirtualMemory).
   template <typename F>
@@ -70,7 +66,6 @@ class DeviceMemory {
   Mutex growth_mutex_;         // held by the one thread that asks for a chunk or gives some back; never taken under mutex_
   mutable ChannelLock mutex_;  // held for a few map operations: contending threads look for a moment before they sleep
   DeviceArena arena_ GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Owner> owners_ GUARDED_BY(mutex_);  // by base
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -60,11 +60,11 @@ std::optional<DeviceRange> find_device_range(std::uint64_t address) {
     range.is_external = true;
     return range;
   }
-  const std::optional<AddressRange> allocation = DeviceMemory::instance().find(address);
+  const auto allocation = DeviceMemory::instance().find(address);
   if (!allocation) return std::nullopt;
   DeviceRange range;
-  range.range = *allocation;
-  range.owner = DeviceMemory::instance().owner_of(allocation->address);
+  range.range = allocation->range;
+  range.owner = allocation->owner;
   return range;
 }
 

@@ -25,11 +25,11 @@ IpcMemory& IpcMemory::instance() {
 }
 
 CUresult IpcMemory::place_of(const AddressRange& allocation, Place& place) {
-  const std::optional<std::uint64_t> chunk = DeviceMemory::instance().chunk_of(allocation.address);
-  if (!chunk) return CUDA_ERROR_INVALID_VALUE;
-  place.offset = allocation.address - *chunk;
+  const auto found = DeviceMemory::instance().find(allocation.address);
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  place.offset = allocation.address - found->chunk;
   place.size_bytes = allocation.size_bytes;
-  return share_memory(*chunk, place.chunk);
+  return share_memory(found->chunk, place.chunk);
 }
 
 CUresult IpcMemory::name(std::uint64_t address, CUipcMemHandle& handle) {

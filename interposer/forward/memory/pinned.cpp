@@ -171,6 +171,7 @@ CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {
     return error;
   }
   const bool is_programs = allocation.is_programs();
+  has_been_used_.store(true, std::memory_order_relaxed);
   {
     const std::lock_guard lock(mutex_);
     allocations_.emplace(address, std::move(allocation));
@@ -216,6 +217,7 @@ CUresult PinnedMemory::release(void* pointer) {
 }
 
 std::optional<PinnedMemory::Found> PinnedMemory::find(std::uint64_t address) const {
+  if (!has_been_used_.load(std::memory_order_relaxed)) return std::nullopt;  // who asks for an address has it from a thread that has set this
   const std::lock_guard lock(mutex_);
   auto after = allocations_.upper_bound(address);
   if (after == allocations_.begin()) return std::nullopt;

@@ -4,6 +4,7 @@
 // here: they are charged to this process. Any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -108,6 +109,7 @@ class PinnedMemory {
   // Freed here, but perhaps still mapped in the executor (it waits for a quiet window): used again only when the lease has nothing else.
   std::vector<std::uint64_t> resting_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, Allocation> allocations_ GUARDED_BY(mutex_);
+  std::atomic<bool> has_been_used_{false};
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -81,7 +81,7 @@ class Model {
   void free(std::size_t which) {
     const std::uint64_t address = order_[which];
     const auto found = live_.find(address);
-    REQUIRE(arena.find(address + found->second - 1) == AddressRange{address, found->second});
+    REQUIRE(arena.find(address + found->second - 1)->range == AddressRange{address, found->second});
     leaving_.clear();
     REQUIRE(arena.free(address, leaving_));
     for (const AddressRange& chunk : leaving_) executor.release(chunk);
@@ -152,7 +152,7 @@ TEST_CASE("device arena: one small allocation that stays does not keep what larg
     model.allocate(1000);  // stays
     while (model.count() > static_cast<std::size_t>(round) + 1) {
       std::size_t large = 0;
-      while (model.arena.find(model.address(large))->size_bytes == 1000) ++large;
+      while (model.arena.find(model.address(large))->range.size_bytes == 1000) ++large;
       model.free(large);
     }
   }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/forward/memory/device_heap.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <random>
+#include <ranges>
 #include <vector>
 
 #include "tests/support/catch.hpp"
 
 using mpsshim::interposer::forward::AddressRange;
+using mpsshim::interposer::forward::AllocationOwner;
 using mpsshim::interposer::forward::DeviceHeap;
 
 namespace {
@@ -19,6 +23,7 @@ constexpr std::uint64_t kMiB = 1 << 20;
 // What the heap promises, kept the simple way.
 struct Model {
   std::map<std::uint64_t, std::uint64_t> allocations;  // address -> requested size
+  std::map<std::uint64_t, std::uint64_t> numbers;      // address -> its owner's
   std::vector<AddressRange> chunks;
 
   const AddressRange* chunk_of(std::uint64_t address) const {
@@ -43,6 +48,14 @@ struct Model {
   }
 };
 
+std::optional<AddressRange> range_at(const DeviceHeap& heap, std::uint64_t address) {
+  const auto found = heap.find(address);
+  return found ? std::optional(found->range) : std::nullopt;
+}
+
+// One of three, and a number of its own.
+AllocationOwner owner_of(std::uint64_t number) { return {reinterpret_cast<CUcontext>(number % 3 + 1), number}; }
+
 }  // namespace
 
 TEST_CASE("device heap: a hundred thousand random operations agree with a model") {
@@ -55,14 +68,15 @@ TEST_CASE("device heap: a hundred thousand random operations agree with a model"
     const bool allocate = model.allocations.size() < 20 || (random() % 2 == 0 && model.allocations.size() < 2000);
     if (allocate) {
       const std::uint64_t bytes = random() % 8 == 0 ? 1 + random() % (3 * kMiB) : 1 + random() % 4096;
-      auto address = heap.allocate(bytes);
+      const AllocationOwner owner = owner_of(static_cast<std::uint64_t>(step));
+      auto address = heap.allocate(bytes, owner);
       if (!address) {
         const AddressRange chunk{next_chunk, 4 * kMiB};
         next_chunk += 4 * kMiB;  // adjacent on purpose: blocks of two chunks must not join
         heap.add_chunk(chunk);
         model.chunks.push_back(chunk);
         free_model += chunk.size_bytes;
-        address = heap.allocate(bytes);
+        address = heap.allocate(bytes, owner);
       }
       REQUIRE(address.has_value());
       REQUIRE(*address % DeviceHeap::kAlignment == 0);
@@ -71,17 +85,24 @@ TEST_CASE("device heap: a hundred thousand random operations agree with a model"
       REQUIRE(chunk->holds(*address, bytes));
       REQUIRE(model.is_room_free(*address, bytes));
       model.allocations.emplace(*address, bytes);
+      model.numbers[*address] = owner.buffer_id;
       free_model -= (bytes + 511) / 512 * 512;
     } else {
       auto victim = model.allocations.begin();
       std::advance(victim, static_cast<long>(random() % std::min<std::size_t>(model.allocations.size(), 50)));
       const auto [address, bytes] = *victim;
-      REQUIRE(heap.find(address + bytes - 1) == AddressRange{address, bytes});
+      const auto found = heap.find(address + bytes - 1);
+      REQUIRE(found);
+      REQUIRE(found->range == AddressRange{address, bytes});
+      REQUIRE(found->chunk == model.chunk_of(address)->address);
+      REQUIRE(found->owner.buffer_id == model.numbers.at(address));
+      REQUIRE(found->owner.context == owner_of(found->owner.buffer_id).context);
       REQUIRE_FALSE(heap.free(address + 1).has_value());
       const auto freed = heap.free(address);
       REQUIRE(freed.has_value());
       REQUIRE_FALSE(heap.free(address).has_value());
       REQUIRE_FALSE(heap.find(address).has_value());
+      model.numbers.erase(address);
       model.allocations.erase(victim);
       free_model += (bytes + 511) / 512 * 512;
       const AddressRange chunk = *model.chunk_of(address);
@@ -97,6 +118,11 @@ TEST_CASE("device heap: a hundred thousand random operations agree with a model"
     REQUIRE(heap.free_bytes() == free_model);
     REQUIRE(heap.allocation_count() == model.allocations.size());
   }
+  std::vector<std::uint64_t> of_the_first;
+  heap.append_allocations_of(owner_of(0).context, of_the_first);
+  std::erase_if(model.numbers, [](const auto& entry) { return entry.second % 3 != 0; });
+  REQUIRE(of_the_first.size() > 10);
+  CHECK(std::ranges::equal(of_the_first, model.numbers | std::views::keys));
 }
 
 TEST_CASE("device heap: find knows the asked size, not the rounded one") {
@@ -104,7 +130,7 @@ TEST_CASE("device heap: find knows the asked size, not the rounded one") {
   heap.add_chunk({kBase, kMiB});
   const auto address = heap.allocate(100);
   REQUIRE(address == kBase);
-  CHECK(heap.find(kBase + 99) == AddressRange{kBase, 100});
+  CHECK(range_at(heap, kBase + 99) == AddressRange{kBase, 100});
   CHECK_FALSE(heap.find(kBase + 100).has_value());
   CHECK_FALSE(heap.find(kBase - 1).has_value());
   CHECK_FALSE(heap.find(kBase + kMiB).has_value());
