@@ -83,6 +83,7 @@ TEST_CASE("waits for events of another process", "[.]") {
   OK(CU(cuStreamSynchronize)(stream));
   OK(CU(cuEventQuery)(done));
   CHECK(words_at(copy) == std::vector<unsigned>(kWords, 55));
+  say(socket, &go, 1);  // not before: the other one records it again
   hear(socket, &go, 1);
   OK(CU(cuEventDestroy)(ready));
   OK(CU(cuEventDestroy)(done));
@@ -118,6 +119,7 @@ TEST_CASE("events order the work of two processes", "[forwarded]") {
   OK(CU(cuEventQuery)(ready));
   CHECK(words_at(memory) == std::vector<unsigned>(kWords, 66));
   // Many times more, in turn.
+  hear(pair.ends[0], &go, 1);
   for (unsigned round = 0; round < 100; ++round) OK(CU(cuEventRecord)(ready, stream));
   OK(CU(cuEventSynchronize)(ready));
   say(pair.ends[0], &go, 1);

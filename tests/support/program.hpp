@@ -8,9 +8,11 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace mpsshim::test {
@@ -80,7 +82,8 @@ class Program {
 // Starts and waits.
 [[nodiscard]] Outcome run_program(const std::string& path, const ProgramOptions& options, Milliseconds limit = std::chrono::seconds(60));
 
-// Polls until `condition()` holds; false if `limit` passes first.
+// Polls until `condition()` holds; false if `limit` passes first. Many a condition starts a program, so looks become rarer: one each 5 ms at first,
+// behind an eighth of what has been waited for, each 20 ms in the end.
 template <typename Condition>
 [[nodiscard]] bool eventually(Milliseconds limit, Condition condition);
 
@@ -88,10 +91,11 @@ void sleep_briefly();
 
 template <typename Condition>
 bool eventually(Milliseconds limit, Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+  const auto begin = std::chrono::steady_clock::now();
   while (!condition()) {
-    if (std::chrono::steady_clock::now() >= end) return false;
-    sleep_briefly();
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited >= limit) return false;
+    std::this_thread::sleep_for(std::clamp<std::chrono::steady_clock::duration>(waited / 8, Milliseconds(5), Milliseconds(20)));
   }
   return true;
 }
