@@ -172,6 +172,30 @@ CUresult SessionClient::look() {
   return channel_.settle(state == proto::SessionState::moved ? WaitEnd::moved : WaitEnd::failed, *link);
 }
 
+// One whose recovery has failed is over, and stays where it is.
+bool SessionClient::has_moved() const {
+  const proto::ChannelHeader* const header = header_.load(std::memory_order_acquire);
+  return header != nullptr && sticky_.load(std::memory_order_relaxed) == CUDA_SUCCESS &&
+         header->session_state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(proto::SessionState::moved);
+}
+
+bool SessionClient::has_other_moved() const {
+  if (!has_several_sessions()) return false;
+  for (std::uint32_t index = 0; index < session_count(); ++index) {
+    const ActingSession acting(index);
+    if (index != index_ && instance().has_moved()) return true;
+  }
+  return false;
+}
+
+void SessionClient::follow_others() const {
+  if (!has_several_sessions()) return;
+  for (std::uint32_t index = 0; index < session_count(); ++index) {
+    const ActingSession acting(index);
+    if (index != index_ && instance().has_moved()) (void)instance().look();  // its own calls tell what comes of it
+  }
+}
+
 namespace {
 
 // Completion::count_awake adds it to what is known of the client.
@@ -190,10 +214,11 @@ CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, co
     const std::shared_ptr<Link> link = channel_.link();
     FenceSleep sleep(*link, index, target);  // until Completion::scan in the executor wakes it
     Wait wait(reason, link->header(), channel_.peer(), plan);
-    const WaitEnd end = wait.until([&] { return fences_.reached(index, target) || fences_.has_kernel_error(); }, sleep);
+    const WaitEnd end = wait.until([&] { return fences_.reached(index, target) || fences_.has_kernel_error() || has_other_moved(); }, sleep);
     note_awake_wait(wait, link->header());
     if (const CUresult error = channel_.settle(end, *link); error != CUDA_SUCCESS) return error;
     if (fences_.has_kernel_error()) break;  // what waits for the failed one may never end
+    follow_others();
   }
   return look_for_kernel_error();
 }

@@ -70,6 +70,9 @@ class SessionClient final : private Channel::Guardian {
   }
   // Looks at the session's state without waiting, for queries that a program may repeat for ever. Recovers if the session has moved.
   [[nodiscard]] CUresult look();
+  // For queries and waits of work, which may wait for work on another device: the process's other sessions that have moved go along. The calling
+  // thread may be the only one there is. Not while a recovery is under way, or with the channel's lock.
+  void follow_others() const;
 
   [[nodiscard]] Channel& channel() { return channel_; }
   [[nodiscard]] FenceMemory& fences() { return fences_; }
@@ -150,6 +153,8 @@ class SessionClient final : private Channel::Guardian {
     watch_thread_percentage(broker_ordinal(settle_session_device()), header.thread_percentage);
   }
   static bool has_hung_up(const void* self);
+  [[nodiscard]] bool has_moved() const;
+  [[nodiscard]] bool has_other_moved() const;
 
   const std::uint32_t index_ = ActingSession::index();
   std::atomic<bool> attached_{false};

@@ -110,6 +110,7 @@ CUresult Events::query(Event& event) {
   if (event.shared) return SharedEvents::query(*event.shared);
   if (is_complete(event)) return session().take_error();
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  session().follow_others();
   return CUDA_ERROR_NOT_READY;
 }
 

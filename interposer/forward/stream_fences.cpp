@@ -173,6 +173,7 @@ CUresult Streams::synchronize_visible(Stream& stream) {
 CUresult Streams::query(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  session().follow_others();
   if (stream.is_legacy_default()) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;

@@ -278,6 +278,27 @@ TEST_CASE("one program on two devices: it goes on after either executor's death,
   require_survives(broker, client, {"work 0", "work 1"});
 }
 
+TEST_CASE("one program on two devices: what it waits for on one waits for the other, whose executor dies before it has read of it") {
+  const BrokerFixture broker(three_devices());
+  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+  Client client = talkative(broker);
+  REQUIRE(client.ask("meet") == "ok");
+  for (const char* command : {"meet", "meet polling"}) {
+    for (const std::size_t which : {0, 1}) {
+      const std::vector<pid_t> servers = broker.servers();
+      REQUIRE(servers.size() == 2);
+      REQUIRE(::kill(servers[which], SIGSTOP) == 0);
+      client.begin(command);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      REQUIRE(::kill(servers[which], SIGKILL) == 0);
+      const std::string answer = client.answer(std::chrono::seconds(20));
+      INFO(command << ", executor " << which << ": " << answer << "\n" << broker.log());
+      REQUIRE(answer == "ok");
+      REQUIRE(eventually(std::chrono::seconds(10), [&] { return broker.servers().size() == 2; }));
+    }
+  }
+}
+
 TEST_CASE("one program on two devices: each reaches the other's memory after either executor's death, and over a restart") {
   const BrokerFixture broker(three_devices());
   if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "tests/process/programs/conversation.hpp"
@@ -227,6 +228,7 @@ class Conversing {
   std::string answer(const std::string& line) {
     if (const std::string answer = exports_.answer(line, sides_); !answer.empty()) return answer;
     if (line == "enable") return enable();
+    if (line == "meet" || line == "meet polling") return meet(line == "meet polling");
     require(line == "work 0" || line == "work 1" || line == "reach 0" || line == "reach 1", "unknown command " + line);
     const std::size_t which = line.back() == '1' ? 1 : 0;
     if (line.starts_with("reach")) return reach(sides_[which], 1 - which);
@@ -260,6 +262,22 @@ class Conversing {
     CU(cuCtxSynchronize());
     return "ok";
   }
+  // What the first device has to do waits for the second's, which is launched later and waited for later.
+  std::string meet(bool is_polling) {
+    if (!meeting_) meeting_.emplace(sides_);
+    meeting_->launch(0, true);
+    for (const Side& side : sides_) {
+      side.use();
+      CUresult state = is_polling ? cuStreamQuery(side.stream) : cuStreamSynchronize(side.stream);
+      while (is_polling && state == CUDA_ERROR_NOT_READY) state = cuStreamQuery(side.stream);
+      require(state == CUDA_SUCCESS, "a meeting gives " + describe(state));
+    }
+    for (unsigned i = 0; i < 2; ++i) {
+      sides_[i].use();
+      require_all(sides_[i].read(sides_[i].data), meeting_->count() + 3 * launches_[i], "what came behind a meeting");
+    }
+    return "ok";
+  }
   // Words of the other device, and its own launches go on from what they find.
   std::string reach(const Side& side, std::size_t owner) {
     side.use();
@@ -276,6 +294,7 @@ class Conversing {
   }
 
   Sides sides_;
+  std::optional<Meeting> meeting_;
   std::array<unsigned, 2> launches_{};
   std::array<unsigned, 2> reached_{};
   std::array<std::vector<CUdeviceptr>, 2> more_;

@@ -58,59 +58,55 @@ struct Rounds {
   void tell() const { std::printf("rounds %u longest_ms %.0f\n", count, longest_ms); }
 };
 
-struct Party {
-  const Side* side = nullptr;
-  CUmodule module = nullptr;
-  CUfunction meet = nullptr;
-  CUdeviceptr word = 0;  // in the device's own memory
-};
-
-void launch(const Party& party, CUdeviceptr mine, CUdeviceptr theirs, unsigned round) {
-  party.side->use();
-  void* arguments[] = {&mine, &theirs, &round};
-  CU(cuLaunchKernel(party.meet, 1, 1, 1, 1, 1, 1, 0, party.side->stream, arguments, nullptr));
-  party.side->launch_add(party.side->data, 1);
-}
-
 }  // namespace
 
-// In turns over words in each other's memory, where the devices are peers, and over pinned ones; now one device is given its kernels first, now the
-// other.
-void meetings(Sides& sides) {
-  std::array<Party, 2> parties;
+Meeting::Meeting(Sides& sides) {
   for (unsigned i = 0; i < 2; ++i) {
-    Party& party = parties[i];
+    Party& party = parties_[i];
     party.side = &sides[i];
     sides[i].use();
-    CU(cuModuleLoadData(&party.module, kMeetPtx));
-    CU(cuModuleGetFunction(&party.meet, party.module, "meet"));
+    CUmodule module = nullptr;
+    CU(cuModuleLoadData(&module, kMeetPtx));
+    CU(cuModuleGetFunction(&party.meet, module, "meet"));
     CU(cuMemAlloc(&party.word, 4));
     CU(cuMemsetD32(party.word, 0, 1));
     CU(cuCtxSynchronize());
   }
   int are_peers = 0;
   CU(cuDeviceCanAccessPeer(&are_peers, sides[0].device, sides[1].device));
-  for (unsigned i = 0; i < 2 && are_peers != 0; ++i) {
+  are_peers_ = are_peers != 0;
+  for (unsigned i = 0; i < 2 && are_peers_; ++i) {
     sides[i].use();
     CU(cuCtxEnablePeerAccess(sides[1 - i].context, 0));
   }
   void* pinned = nullptr;
   CU(cuMemHostAlloc(&pinned, 8, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
   std::memset(pinned, 0, 8);
-  const auto host_word = reinterpret_cast<CUdeviceptr>(pinned);
+  host_words_ = reinterpret_cast<CUdeviceptr>(pinned);
+}
+
+void Meeting::launch(unsigned first, bool by_host) {
+  ++count_;
+  for (const unsigned i : {first, 1 - first}) {
+    const Party& party = parties_[i];
+    const bool over_host = by_host || !are_peers_;
+    CUdeviceptr mine = over_host ? host_words_ + 4 * i : party.word;
+    CUdeviceptr theirs = over_host ? host_words_ + 4 * (1 - i) : parties_[1 - i].word;
+    party.side->use();
+    void* arguments[] = {&mine, &theirs, &count_};
+    CU(cuLaunchKernel(party.meet, 1, 1, 1, 1, 1, 1, 0, party.side->stream, arguments, nullptr));
+    party.side->launch_add(party.side->data, 1);
+  }
+}
+
+// In turns over words in each other's memory, where the devices are peers, and over pinned ones; now one device is given its kernels first, now the
+// other.
+void meetings(Sides& sides) {
+  Meeting meeting(sides);
   Rounds rounds;
-  unsigned met = 0;
   while (rounds.go_on()) {
     rounds.take([&] {
-      const bool by_host = are_peers == 0 || rounds.count % 2 == 1;
-      for (unsigned pair = 0; pair < kPairs; ++pair) {
-        ++met;
-        for (const unsigned turn : {0u, 1u}) {
-          const unsigned i = (rounds.count / 2 + turn) % 2;
-          if (by_host) launch(parties[i], host_word + 4 * i, host_word + 4 * (1 - i), met);
-          if (!by_host) launch(parties[i], parties[i].word, parties[1 - i].word, met);
-        }
-      }
+      for (unsigned pair = 0; pair < kPairs; ++pair) meeting.launch(rounds.count / 2 % 2, rounds.count % 2 == 1);
       for (const Side& side : sides) {
         side.use();
         CU(cuStreamSynchronize(side.stream));
@@ -119,7 +115,7 @@ void meetings(Sides& sides) {
   }
   for (const Side& side : sides) {
     side.use();
-    require_all(side.read(side.data), met, "what came behind each meeting");
+    require_all(side.read(side.data), meeting.count(), "what came behind each meeting");
   }
   rounds.tell();
 }
