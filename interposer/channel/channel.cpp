@@ -114,8 +114,12 @@ CUresult Channel::exchange(const RecordParts& parts, Repeat repeat, Answer& answ
   for (;;) {
     Link& link = *pending.link;
     Wait wait("the executor's reply", link.header(), peer_);  // from Reply::answer
-    const WaitEnd end =
-        wait.until([&] { return link.is_answered(pending.slot); }, [&](std::uint64_t timeout_us) { link.sleep_on_slot(pending.slot, timeout_us); });
+    const WaitEnd end = wait.until([&] { return link.is_answered(pending.slot) || guardian_.has_other_moved(); },
+                                   [&](std::uint64_t timeout_us) { link.sleep_on_slot(pending.slot, timeout_us); });
+    if (end == WaitEnd::ready && !link.is_answered(pending.slot)) {
+      guardian_.follow_others();
+      continue;
+    }
     if (end == WaitEnd::ready) {
       take_answer(link, pending.slot, answer);
       link.release_slot(pending.slot);

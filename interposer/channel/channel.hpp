@@ -65,6 +65,10 @@ class Channel {
     // CUDA_SUCCESS, or the sticky error, where a kernel of this process has failed by itself (proto::FenceWord::kernel_error).
     virtual CUresult look_for_kernel_error() = 0;
 
+    // A session of the process on another device has moved, whose work may be waited for; takes such along.
+    [[nodiscard]] virtual bool has_other_moved() const { return false; }
+    virtual void follow_others() const {}
+
    protected:
     ~Guardian() = default;
   };

@@ -228,7 +228,7 @@ class Conversing {
   std::string answer(const std::string& line) {
     if (const std::string answer = exports_.answer(line, sides_); !answer.empty()) return answer;
     if (line == "enable") return enable();
-    if (line == "meet" || line == "meet polling") return meet(line == "meet polling");
+    if (line == "meet" || line == "meet polling" || line == "meet loading") return meet(line == "meet polling", line == "meet loading");
     require(line == "work 0" || line == "work 1" || line == "reach 0" || line == "reach 1", "unknown command " + line);
     const std::size_t which = line.back() == '1' ? 1 : 0;
     if (line.starts_with("reach")) return reach(sides_[which], 1 - which);
@@ -263,9 +263,16 @@ class Conversing {
     return "ok";
   }
   // What the first device has to do waits for the second's, which is launched later and waited for later.
-  std::string meet(bool is_polling) {
+  std::string meet(bool is_polling, bool loads) {
     if (!meeting_) meeting_.emplace(sides_);
     meeting_->launch(0, true);
+    if (loads) {
+      sides_[0].use();
+      const std::string text = "// " + std::to_string(meeting_->count()) + '\n' + kPlainPtx;
+      CUmodule module = nullptr;
+      CU(cuModuleLoadData(&module, text.c_str()));
+      CU(cuModuleUnload(module));
+    }
     for (const Side& side : sides_) {
       side.use();
       CUresult state = is_polling ? cuStreamQuery(side.stream) : cuStreamSynchronize(side.stream);
