@@ -4,8 +4,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/process/several_devices.hpp"
@@ -278,6 +282,31 @@ TEST_CASE("one program on two devices: it goes on after either executor's death,
   require_survives(broker, client, {"work 0", "work 1"});
 }
 
+namespace {
+
+// Nothing of any session's is under way: whose executor ends now has lost nothing.
+bool is_at_rest(const BrokerFixture& broker) {
+  constexpr std::string_view kKey = "\"in_flight\":";
+  const std::string rows = broker.ctl({"ps", "--json"}).output;
+  std::size_t found = 0;
+  for (std::size_t at = rows.find(kKey); at != std::string::npos; at = rows.find(kKey, at + 1), ++found) {
+    if (std::atol(rows.c_str() + at + kKey.size()) != 0) return false;
+  }
+  return found == 2;
+}
+
+// A signal to stop reaches one thread first, and the others when that one runs.
+bool is_stopped(pid_t pid) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    std::string stat;
+    std::getline(std::ifstream(task.path() / "stat"), stat);
+    if (stat.find(") T ") == std::string::npos) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 TEST_CASE("one program on two devices: what it waits for on one waits for the other, whose executor dies before it has read of it") {
   const BrokerFixture broker(three_devices());
   if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
@@ -287,7 +316,9 @@ TEST_CASE("one program on two devices: what it waits for on one waits for the ot
     for (const std::size_t which : {0, 1}) {
       const std::vector<pid_t> servers = broker.servers();
       REQUIRE(servers.size() == 2);
+      REQUIRE(eventually(std::chrono::seconds(10), [&] { return is_at_rest(broker); }));
       REQUIRE(::kill(servers[which], SIGSTOP) == 0);
+      REQUIRE(eventually(std::chrono::seconds(10), [&] { return is_stopped(servers[which]); }));
       client.begin(command);
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       REQUIRE(::kill(servers[which], SIGKILL) == 0);
