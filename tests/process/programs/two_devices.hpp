@@ -68,8 +68,8 @@ using Sides = std::array<Side, 2>;
 class Meeting {
  public:
   explicit Meeting(Sides& sides);
-  // One on each device, which ends when the other has begun, and behind it one that adds 1 to the device's data. Over words of host memory, or in each
-  // other's memory where the devices are peers.
+  // One on each device, which ends when the other has begun, and behind it one that adds 1 to the device's data. Over words of host memory, or in
+  // each other's memory where the devices are peers.
   void launch(unsigned first, bool by_host);
   [[nodiscard]] unsigned count() const { return count_; }
 
