@@ -73,6 +73,7 @@ class SessionClient final : private Channel::Guardian {
   // For queries and waits of work, which may wait for work on another device: the process's other sessions that have moved go along. The calling
   // thread may be the only one there is. Not while a recovery is under way, or with the channel's lock.
   void follow_others() const override;
+  [[nodiscard]] bool has_other_moved() const override;
 
   [[nodiscard]] Channel& channel() { return channel_; }
   [[nodiscard]] FenceMemory& fences() { return fences_; }
@@ -154,7 +155,6 @@ class SessionClient final : private Channel::Guardian {
   }
   static bool has_hung_up(const void* self);
   [[nodiscard]] bool has_moved() const;
-  [[nodiscard]] bool has_other_moved() const override;
 
   const std::uint32_t index_ = ActingSession::index();
   std::atomic<bool> attached_{false};

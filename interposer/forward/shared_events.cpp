@@ -49,8 +49,9 @@ CUresult wait_for(const Slot& slot, std::uint32_t number, WaitStyle style) {
       sleep_us = std::min(sleep_us * 5 / 4 + 1, kLongestSleepUs);
     };
     Wait wait("another process's event", link->header(), session().channel().peer(), style);
-    const WaitEnd end = wait.until([&] { return is_complete(slot, number); }, sleep);
+    const WaitEnd end = wait.until([&] { return is_complete(slot, number) || session().has_other_moved(); }, sleep);
     if (const CUresult error = session().channel().settle(end, *link); error != CUDA_SUCCESS) return error;
+    if (!is_complete(slot, number)) session().follow_others();
   }
   return CUDA_SUCCESS;
 }
@@ -222,8 +223,9 @@ CUresult SharedEvents::query(const SharedEvent& event) {
   if (const CUresult error = check(event); error != CUDA_SUCCESS) return error;
   const std::uint32_t number = event.slot->recorded.load(std::memory_order_acquire);
   if (is_complete(*event.slot, number)) return end_of(*event.slot, number);
-  const CUresult error = session().look();
-  return error == CUDA_SUCCESS ? CUDA_ERROR_NOT_READY : error;
+  if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  session().follow_others();
+  return CUDA_ERROR_NOT_READY;
 }
 
 }  // namespace mpsshim::interposer::forward
