@@ -188,6 +188,7 @@ CUresult ManagedMemory::release(std::uint64_t address) {
     unmap(*ended);
   }
   ManagedAdvice::instance().forget(ended->pages);
+  if (ended->second_copy != 0) (void)PinnedMemory::instance().release(host_pointer(ended->second_copy));
   const CUresult error = PinnedMemory::instance().release(host_pointer(ended->shadow));
   const CUresult given = DeviceMemory::instance().give_back(ended->device);
   return error != CUDA_SUCCESS ? error : given;

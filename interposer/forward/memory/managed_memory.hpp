@@ -107,6 +107,7 @@ class ManagedMemory {
     std::uint64_t block_bytes = 0;
     std::uint64_t device = 0;  // the allocation of DeviceMemory that it lies in
     std::uint64_t shadow = 0;
+    std::uint64_t second_copy = 0;  // pinned, as large as a block: what is looked at beside kernels is copied twice; 0: not yet
     CUcontext context = nullptr;
     std::uint64_t buffer_id = 0;
     std::vector<AddressRange> variables;  // relative to its start; empty: not of modules

@@ -27,16 +27,6 @@ namespace {
 // Work that overtakes a touch is held; then it goes on, since what the touch waits for may wait for it, and is held for twice as long: thousands of
 // launches may be in front.
 constexpr std::chrono::milliseconds kLongestHold{800};
-// Kernels that run for so long may wait for the program, or have nothing to do with what it touches: it is let in beside them, the next time sooner.
-// To write much later: as long as both take turns what both add to atomically is right.
-constexpr std::chrono::milliseconds kLongToRead{200};
-constexpr std::chrono::seconds kLongToWrite{2};
-constexpr std::chrono::microseconds kStillLong{50};
-// Then its changes go to the device and it touches again: a program that looks for a kernel's flag sees it by then. Long enough for a thread that has
-// to get a busy processor first.
-constexpr std::chrono::milliseconds kSpell{2};
-// Of a block that a kernel goes on writing to.
-constexpr unsigned kMostDownloads = 6;
 constexpr std::chrono::microseconds kLook{20};  // as long as that it looks without sleeping
 constexpr std::uint64_t kShortSleepUs = 50, kLongSleepUs = 1'000, kIdleSleepUs = 1'000'000;
 constexpr std::chrono::milliseconds kLookAtSession{20};
@@ -235,99 +225,6 @@ bool TouchServer::let_in(ManagedMemory::Allocation& allocation, Pending& pending
   memory_.held_until_.reset();
   memory_.goes_on_.notify_all();
   return true;
-}
-
-// Where the two cannot be told apart whoever looks may write.
-bool TouchServer::has_to_write(const Pending& pending) const { return pending.touch.is_write || !watch_.tells_writes(); }
-
-bool TouchServer::is_for_host(std::uint64_t address) {
-  bool is_hosts = false;
-  ManagedAdvice::instance().visit({address / proto::kPageBytes * proto::kPageBytes, proto::kPageBytes},
-                                  [&](const Advice& advice) { is_hosts |= advice.is_for_host(); });
-  return is_hosts;
-}
-
-// The work may use the block all the while: what the program gets is a copy of what is there now.
-bool TouchServer::goes_beside(const Pending& pending) {
-  const auto waited = Clock::now() - pending.since;
-  if (waited < kStillLong) return false;
-  const std::lock_guard lock(memory_.order_);
-  ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
-  if (allocation == nullptr || !allocation->prefetches.empty()) return false;  // the shadow is being written
-  allocation->is_long_to_read |= waited > kLongToRead;
-  allocation->is_long_to_write |= waited > kLongToWrite;
-  if (has_to_write(pending)) return allocation->is_long_to_write;  // whatever is advised: both may add atomically to one word
-  return allocation->is_long_to_read || is_for_host(pending.touch.address);
-}
-
-bool TouchServer::begin_beside(Pending& pending) {
-  CUresult error = CUDA_SUCCESS;
-  {
-    const std::lock_guard lock(memory_.order_);
-    ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
-    if (allocation == nullptr) return let_go(pending);
-    const std::size_t block = (pending.touch.address - allocation->pages.address) / allocation->block_bytes;
-    error = memory_.end_reading_beside(*allocation, block);
-    pending.opening = {{block, 1}, has_to_write(pending) ? HostAccess::write : HostAccess::read, true};
-    pending.is_open_beside = allocation->coherence.access(block) != HostAccess::none;
-    pending.targets.clear();
-    if (error == CUDA_SUCCESS && !pending.is_open_beside) error = download_beside(*allocation, pending);
-    pending.stage = Stage::beside;
-  }
-  if (error != CUDA_SUCCESS) return give_up(pending, error);
-  if (pending.opening.access == HostAccess::write) tell(pending);
-  return false;
-}
-
-CUresult TouchServer::download_beside(ManagedMemory::Allocation& allocation, Pending& pending) {
-  const AddressRange range = allocation.range_of(pending.opening.blocks);
-  const std::uint64_t to = allocation.shadow + (range.address - allocation.pages.address);
-  ++pending.downloads;
-  if (const CUresult error = memory_.post_copy(*memory_.copies_, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
-  FenceTarget target{memory_.copies_->word, 0};
-  const CUresult error = Streams::instance().fence(*memory_.copies_, target.value);
-  pending.targets = {target};
-  return error;
-}
-
-// A copy that is made while a kernel writes may have a word, and not what was written before it. One that equals the next has both: what the first
-// found had been there before the second began.
-bool TouchServer::is_settled(const ManagedMemory::Allocation& allocation, Pending& pending) {
-  if (pending.is_open_beside) return true;
-  const std::span<const std::byte> now = allocation.contents(pending.opening.blocks);
-  if (std::ranges::equal(pending.contents, now) || pending.downloads >= kMostDownloads) return true;
-  pending.contents.assign(now.begin(), now.end());
-  return false;
-}
-
-bool TouchServer::open_beside(Pending& pending) {
-  CUresult error = CUDA_SUCCESS;
-  {
-    const std::lock_guard lock(memory_.order_);
-    ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
-    if (allocation == nullptr) return let_go(pending);
-    if (is_settled(*allocation, pending)) {
-      ManagedMemory::Beside beside;
-      beside.block = pending.opening.blocks.first;
-      const std::span<const std::byte> contents = allocation->contents(pending.opening.blocks);
-      if (pending.opening.access == HostAccess::write) beside.before.assign(contents.begin(), contents.end());
-      beside.until = Clock::now() + kSpell;
-      next_end_ = std::min(next_end_, beside.until);
-      allocation->coherence.opened_beside(beside.block, pending.opening.access);
-      allocation->beside.push_back(std::move(beside));
-      return let_in(*allocation, pending);
-    }
-    error = download_beside(*allocation, pending);
-  }
-  return error != CUDA_SUCCESS && give_up(pending, error);
-}
-
-void TouchServer::tell(const Pending& pending) {
-  if (std::exchange(has_told_, true)) return;
-  log_line(
-      "The program writes to managed memory, address %#llx, while its kernels have been at work for 2 s: what it changes reaches them within "
-      "milliseconds. If both change the same word at the same moment, by atomic operations too, run it with MPSSHIM_MANAGED=host.",
-      static_cast<unsigned long long>(pending.touch.address));
 }
 
 // The session has ended, or the memory: whoever touched goes on with what there is on the host.

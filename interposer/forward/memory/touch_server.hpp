@@ -37,8 +37,7 @@ class TouchServer {
     std::vector<FenceTarget> targets;
     Coherence::Opening opening;
     bool is_open_beside = false;          // already: nothing is downloaded
-    unsigned downloads = 0;               // beside work
-    std::vector<std::byte> contents;      // what the last but one of them brought
+    unsigned downloads = 0;               // beside work, two copies each
     std::chrono::milliseconds hold{200};  // of what overtakes it next
     Clock::time_point since = Clock::now();
   };
@@ -63,9 +62,10 @@ class TouchServer {
   [[nodiscard]] bool has_to_write(const Pending& pending) const;
   [[nodiscard]] static bool is_for_host(std::uint64_t address);  // as advised
   [[nodiscard]] bool goes_beside(const Pending& pending);
+  void have_second_copy(const Pending& pending);
   [[nodiscard]] bool begin_beside(Pending& pending);
   [[nodiscard]] CUresult download_beside(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
-  [[nodiscard]] static bool is_settled(const ManagedMemory::Allocation& allocation, Pending& pending);
+  [[nodiscard]] static bool is_settled(const ManagedMemory::Allocation& allocation, const Pending& pending);
   [[nodiscard]] bool open_beside(Pending& pending);
   [[nodiscard]] bool let_go(const Pending& pending) REQUIRES(memory_.order_);
   [[nodiscard]] bool give_up(Pending& pending, CUresult error);
