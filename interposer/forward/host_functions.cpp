@@ -54,7 +54,8 @@ CUresult HostFunctions::enqueue(Stream& stream, const HostTask& task) {
   std::list<Item> one;
   one.push_back(Item{task, 0, 0});
   if (!announce(lane)) return CUDA_ERROR_OUT_OF_MEMORY;
-  under_way_.fetch_add(1, std::memory_order_relaxed);
+  const unsigned counted = task.own == nullptr ? 1 : 0;
+  under_way_.fetch_add(counted, std::memory_order_relaxed);
   // The item takes its place under the channel's lock, so that items are in the order of their records. Nothing in there allocates.
   const CUresult error = session().channel().post<proto::HostFunctionRecord>(stream.id, 0, [&](proto::HostFunctionRecord& record, std::byte*, Place) {
     Item& item = one.front();
@@ -66,7 +67,7 @@ CUresult HostFunctions::enqueue(Stream& stream, const HostTask& task) {
     lane.items.splice(lane.items.end(), one);
   });
   withdraw(lane);
-  if (error != CUDA_SUCCESS) under_way_.fetch_sub(1, std::memory_order_release);
+  if (error != CUDA_SUCCESS) under_way_.fetch_sub(counted, std::memory_order_release);
   if (error == CUDA_SUCCESS) lane.arrived.notify_one();
   return error;
 }
@@ -116,7 +117,7 @@ void HostFunctions::run(Lane& lane, const Item& item) {
       task.function(task.user_data);
     }
   }
-  under_way_.fetch_sub(1, std::memory_order_release);
+  if (task.own == nullptr) under_way_.fetch_sub(1, std::memory_order_release);
   if (ManagedMemory::in_use()) ManagedMemory::instance().look_again();
   session().fences().release_host(lane.word, item.number);
   session().channel().link()->wake_executor();

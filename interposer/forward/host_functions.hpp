@@ -38,7 +38,7 @@ class HostFunctions {
   [[nodiscard]] static HostFunctions& instance();
 
   [[nodiscard]] CUresult enqueue(Stream& stream, const HostTask& task);
-  // Some function has been enqueued and has not returned.
+  // Some function of the program's has been enqueued and has not returned.
   [[nodiscard]] static bool any_under_way() { return under_way_.load(std::memory_order_acquire) != 0; }
 
  private:

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "interposer/forward/functions.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -42,15 +43,16 @@ CUresult load(CUlibrary handle, Library*& library) {
   bool has_objects = false;
   bool is_reached = true;
   ManagedBlock::Variables managed;
+  const std::uint32_t own = ActingSession::index();
   const bool is_there = at_home(handle, [&](const Library& found) {
     told = session().told_by(found.module->image);
     has_objects = found.module->has_objects;
     if (found.module->managed == nullptr) return;
     managed = found.module->managed->variables;
-    is_reached = PinnedMemory::instance().find(managed.begin()->second.range.address).has_value();
+    is_reached = PinnedMemory::instance().find(managed.begin()->second.range.address).has_value() || ManagedMemory::is_reached_by(own);
   });
   if (!is_there) return CUDA_ERROR_INVALID_HANDLE;
-  if (!told || !is_reached) return CUDA_ERROR_NOT_SUPPORTED;  // its __managed__ variables migrate, to and from one device
+  if (!told || !is_reached) return CUDA_ERROR_NOT_SUPPORTED;  // its __managed__ variables migrate, to and from a device that this one does not reach
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
   const CUresult error = Modules::instance().adopt_library(*told, has_objects, id_of<proto::HandleKind::library>(handle), library);
   if (error == CUDA_SUCCESS) library->module->managed_elsewhere = std::move(managed);

@@ -168,6 +168,20 @@ void run_on_two(const std::string& topic, bool natively = true) {
   REQUIRE(broker.wait_for_clients(0));
 }
 
+void run_migrating_on_two(const std::string& topic, const char* way) {
+  const BrokerFixture broker(three_devices());
+  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+  ProgramOptions options;
+  options.arguments = {topic};
+  options.environment["MPSSHIM_MANAGED"] = "device";
+  options.environment["MPSSHIM_MANAGED_TOUCHES"] = way;
+  const Outcome outcome = broker.run("two_devices", options);
+  INFO(topic << ", " << way << ": " << outcome.explain() << "--- broker\n" << broker.log());
+  REQUIRE(outcome.ok());
+  REQUIRE(outcome.output == topic + " right\n");
+  REQUIRE(broker.wait_for_clients(0));
+}
+
 TEST_CASE("one program on two devices: contexts and what they make") { run_on_two("contexts"); }
 TEST_CASE("one program on two devices: memory, whatever context is current") { run_on_two("memory"); }
 TEST_CASE("one program on two devices: kernels of modules") { run_on_two("kernels"); }
@@ -202,6 +216,16 @@ TEST_CASE("one program on two devices: what a fault on one costs what it shares 
 TEST_CASE("one program on two devices: work that waits for what has faulted on the other") { run_on_two("fault_awaited", false); }
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }
 TEST_CASE("one program on two devices: a fault on one") { run_on_two("fault", false); }
+
+// Managed memory that migrates between the host and one device, which the other reaches there; by both ways to notice touches.
+TEST_CASE("one program on two devices: managed memory that migrates, for both") {
+  for (const char* topic : {"managed", "managed_variables", "host_memory_before", "managed_in_turns", "managed_threads", "managed_given_up"}) {
+    for (const char* way : {"userfaultfd", "signal"}) run_migrating_on_two(topic, way);
+  }
+}
+TEST_CASE("one program on two devices: managed memory that migrates, and a fault on one") {
+  for (const char* way : {"userfaultfd", "signal"}) run_migrating_on_two("managed_fault", way);
+}
 
 namespace {
 
@@ -243,8 +267,9 @@ TEST_CASE("kernels that wait for each other on two devices, of two programs, bes
 
 namespace {
 
-Client talkative(const BrokerFixture& broker) {
+Client talkative(const BrokerFixture& broker, const char* managed_mode = nullptr) {
   ProgramOptions options;
+  if (managed_mode != nullptr) options.environment["MPSSHIM_MANAGED"] = managed_mode;
   options.arguments = {"converse"};
   options.converses = true;
   return {broker.start("two_devices", options), Client::Attached::waits};
@@ -280,6 +305,13 @@ TEST_CASE("one program on two devices: it goes on after either executor's death,
   if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
   Client client = talkative(broker);
   require_survives(broker, client, {"work 0", "work 1"});
+}
+
+TEST_CASE("one program on two devices: managed memory that migrates outlives either executor, and a restart") {
+  const BrokerFixture broker(three_devices());
+  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+  Client client = talkative(broker, "device");
+  require_survives(broker, client, {"managed"});
 }
 
 namespace {

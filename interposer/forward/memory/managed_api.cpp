@@ -78,10 +78,10 @@ CUresult move_to(AddressRange pages, const CUmemLocation& location, Stream& stre
   const std::uint32_t own = ActingSession::index();
   const ActingSession acting(home_of(pages.address));
   ManagedAdvice::instance().change(pages, [&](Advice& advice) { advice.last_prefetch = location; });
-  const bool is_elsewhere = ActingSession::index() != own;  // what migrates lives on one device
-  if (is_elsewhere || !migrates(pages.address) || stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  if (!migrates(pages.address) || stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  // What migrates lives on one device, whichever is named. In another device's stream it comes to the host with the touch.
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return ManagedMemory::instance().prefetch_to_device(pages);
-  return ManagedMemory::instance().prefetch_to_host(pages, stream);
+  return ActingSession::index() == own ? ManagedMemory::instance().prefetch_to_host(pages, stream) : CUDA_SUCCESS;
 }
 
 CUresult prefetch(CUdeviceptr address, std::size_t bytes, const CUmemLocation& location, CUstream handle) {
@@ -262,7 +262,10 @@ CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t lengt
   if (flags == CU_MEM_ATTACH_SINGLE && (hStream == nullptr || hStream == CU_STREAM_LEGACY)) return CUDA_ERROR_INVALID_VALUE;
   const auto found = managed_range(dptr);
   if (!found || found->address != dptr || (length != 0 && length != found->size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return migrates(dptr) && home_of(dptr) == ActingSession::index() ? ManagedMemory::instance().attach(dptr, flags, *stream) : CUDA_SUCCESS;
+  if (!migrates(dptr)) return CUDA_SUCCESS;
+  const bool is_own = home_of(dptr) == ActingSession::index();
+  const ActingSession acting(home_of(dptr));
+  return ManagedMemory::instance().attach(dptr, flags, is_own ? stream : nullptr);
 }
 
 }  // namespace mpsshim::interposer::api

@@ -12,6 +12,7 @@
 #include "interposer/forward/memory/managed_advice.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/touch_server.hpp"
+#include "interposer/forward/peer_access.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
@@ -133,10 +134,7 @@ CUresult ManagedMemory::allocate(std::uint64_t bytes, CUcontext context, void*& 
     if (error == CUDA_SUCCESS) {
       made->context = context;
       pointer = host_pointer(made->pages.address);
-      const std::lock_guard lock(order_);
-      allocations_.emplace(made->pages.address, std::move(made));
-      in_use_.store(true, std::memory_order_relaxed);
-      return error;
+      return add(std::move(made));
     }
     // Where the device is full, or touches cannot be noticed, it stays on the host.
     const bool can_stay = error == CUDA_ERROR_OUT_OF_MEMORY || error == CUDA_ERROR_NOT_SUPPORTED;
@@ -161,9 +159,19 @@ CUresult ManagedMemory::allocate_variables(std::uint64_t bytes, std::vector<Addr
   if (error != CUDA_SUCCESS) return error;
   made->variables = std::move(variables);
   pointer = host_pointer(made->pages.address);
-  const std::lock_guard lock(order_);
-  allocations_.emplace(made->pages.address, std::move(made));
-  in_use_.store(true, std::memory_order_relaxed);
+  return add(std::move(made));
+}
+
+// Known first: a session that begins meanwhile finds it (join()), or is found.
+CUresult ManagedMemory::add(std::unique_ptr<Allocation> made) {
+  const std::uint64_t address = made->pages.address;
+  {
+    const std::lock_guard lock(order_);
+    allocations_.emplace(address, std::move(made));
+    in_use_.fetch_add(1, std::memory_order_relaxed);
+  }
+  const CUresult error = let_others_reach();
+  if (error != CUDA_SUCCESS) (void)release(address);
   return error;
 }
 
@@ -173,6 +181,7 @@ CUresult ManagedMemory::free(std::uint64_t address) {
     if (!allocations_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  PeerAccess::instance().finish_work();
   return release(address);
 }
 
@@ -184,7 +193,7 @@ CUresult ManagedMemory::release(std::uint64_t address) {
     if (found == allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
     ended = std::move(found->second);
     allocations_.erase(found);
-    if (allocations_.empty()) in_use_.store(false, std::memory_order_relaxed);
+    in_use_.fetch_sub(1, std::memory_order_relaxed);
     unmap(*ended);
   }
   ManagedAdvice::instance().forget(ended->pages);

@@ -36,7 +36,7 @@ class ManagedMemory {
   [[nodiscard]] static ManagedMemory& instance();
 
   // True while there is memory that migrates. Programs without it pay for this look at each launch, and nothing else.
-  [[nodiscard]] static bool in_use() { return in_use_.load(std::memory_order_relaxed); }
+  [[nodiscard]] static bool in_use() { return in_use_.load(std::memory_order_relaxed) != 0; }
 
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, CUcontext context, void*& pointer);
   // For variables of modules, which lie in it at `variables`, relative to its start and in order. They are found one by one.
@@ -56,8 +56,9 @@ class ManagedMemory {
   // True if the address lies in memory that migrates; `found`: the allocation or variable there, if any.
   [[nodiscard]] bool look(std::uint64_t address, std::optional<Found>& found) const;
 
-  // cuStreamAttachMemAsync: whose work a touch waits for from now on, and which work the memory is closed for.
-  [[nodiscard]] CUresult attach(std::uint64_t address, unsigned flags, Stream& stream);
+  // cuStreamAttachMemAsync: whose work a touch waits for from now on, and which work the memory is closed for. `stream`: of this session; null:
+  // another's, which is nobody's alone.
+  [[nodiscard]] CUresult attach(std::uint64_t address, unsigned flags, const Stream* stream);
   // Pages of one allocation. In the stream's order; what cannot be moved ahead is moved when it is touched.
   [[nodiscard]] CUresult prefetch_to_device(AddressRange pages);
   [[nodiscard]] CUresult prefetch_to_host(AddressRange pages, Stream& stream);
@@ -65,7 +66,12 @@ class ManagedMemory {
   // What Work waits for may have ended: a host function.
   void look_again() { goes_on_.notify_all(); }
 
-  // From here to its end no touch is answered. error(): nothing may be posted.
+  // The acting session, which has just begun, comes to reach what migrates to and from other sessions' devices (managed_across.cpp).
+  [[nodiscard]] static CUresult join();
+  // Whether session `by` reaches what migrates to and from the acting session's device.
+  [[nodiscard]] static bool is_reached_by(std::uint32_t by);
+
+  // From here to its end no touch is answered, of memory of any session. error(): nothing may be posted.
   class Work {
    public:
     explicit Work(const Stream& stream);
@@ -74,6 +80,13 @@ class ManagedMemory {
     [[nodiscard]] CUresult error() const { return error_; }
 
    private:
+    // Waits while a touch is to come first, or a host function.
+    static void enter(ManagedMemory& memory) ACQUIRE(memory.order_);
+    void close_own(ManagedMemory& memory, const Stream& stream) REQUIRES(memory.order_);
+    void close_all(const Stream& stream);
+
+    const std::uint32_t own_;
+    std::vector<std::uint32_t> others_;  // sessions whose order_ is held as well
     CUresult error_ = CUDA_SUCCESS;
   };
 
@@ -140,6 +153,10 @@ class ManagedMemory {
   [[nodiscard]] CUresult close(Allocation& allocation, const Coherence::Closing& closing) REQUIRES(order_);
   [[nodiscard]] CUresult post_upload(const Allocation& allocation, BlockRun blocks) REQUIRES(order_);
   [[nodiscard]] CUresult close_for(const Stream& stream) REQUIRES(order_);
+  // The same for work of another session, and waits until what it uses is there. What fails is this session's affair.
+  void close_for_another() REQUIRES(order_);
+  [[nodiscard]] CUresult add(std::unique_ptr<Allocation> made);
+  [[nodiscard]] static CUresult let_others_reach();
   // Takes back what the program has beside kernels, and posts what it has changed there.
   [[nodiscard]] CUresult end_beside() REQUIRES(order_);
   [[nodiscard]] CUresult end_reading_beside(Allocation& allocation, std::size_t block) REQUIRES(order_);
@@ -148,7 +165,7 @@ class ManagedMemory {
   void count_post(const Stream* stream) REQUIRES(order_);
   [[nodiscard]] std::uint64_t posted(const Allocation& allocation) const REQUIRES(order_);
 
-  static inline std::atomic<bool> in_use_{false};  // NOLINT(readability-identifier-naming): a private member
+  static inline std::atomic<std::uint32_t> in_use_{0};  // allocations, of all sessions NOLINT(readability-identifier-naming): a private member
 
   Mutex start_mutex_;
   bool has_failed_ GUARDED_BY(start_mutex_) = false;

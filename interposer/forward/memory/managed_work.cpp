@@ -144,8 +144,7 @@ CUresult ManagedMemory::close_for(const Stream& stream) {
   return CUDA_SUCCESS;
 }
 
-ManagedMemory::Work::Work(const Stream& stream) {
-  ManagedMemory& memory = instance();
+void ManagedMemory::Work::enter(ManagedMemory& memory) {
   memory.order_.lock();
   std::unique_lock lock(memory.order_, std::adopt_lock);
   const auto began = Clock::now();
@@ -157,24 +156,26 @@ ManagedMemory::Work::Work(const Stream& stream) {
     if (!is_held && !waits_for_function) break;
     memory.goes_on_.wait_for(lock, std::chrono::milliseconds(1));
   }
-  error_ = memory.close_for(stream);
-  memory.count_post(&stream);
   (void)lock.release();
 }
 
-ManagedMemory::Work::~Work() { instance().order_.unlock(); }
+void ManagedMemory::Work::close_own(ManagedMemory& memory, const Stream& stream) {
+  error_ = memory.close_for(stream);
+  memory.count_post(&stream);
+}
 
-CUresult ManagedMemory::attach(std::uint64_t address, unsigned flags, Stream& stream) {
+CUresult ManagedMemory::attach(std::uint64_t address, unsigned flags, const Stream* stream) {
   std::vector<FenceTarget> earlier;
   if (const CUresult error = Streams::instance().fence_managed({}, earlier); error != CUDA_SUCCESS) return error;
   const std::lock_guard lock(order_);
   Allocation* allocation = find(address);
   if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  allocation->attached = flags == CU_MEM_ATTACH_SINGLE ? Attached::stream : flags == CU_MEM_ATTACH_HOST ? Attached::host : Attached::everybody;
-  allocation->stream = stream.id;
+  const bool is_streams = flags == CU_MEM_ATTACH_SINGLE && stream != nullptr;
+  allocation->attached = is_streams ? Attached::stream : flags == CU_MEM_ATTACH_HOST ? Attached::host : Attached::everybody;
+  allocation->stream = is_streams ? stream->id : proto::StreamId{};
   allocation->earlier.insert(allocation->earlier.end(), earlier.begin(), earlier.end());
   allocation->prefetches.clear();
-  count_post(&stream);  // touches under way look again
+  count_post(stream);  // touches under way look again
   return CUDA_SUCCESS;
 }
 

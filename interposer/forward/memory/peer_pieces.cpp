@@ -6,6 +6,7 @@
 
 #include "interposer/channel/connection.hpp"
 #include "interposer/forward/memory/device_ranges.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -148,11 +149,12 @@ bool PeerPieces::reaches(std::uint64_t address, std::uint64_t bytes) const {
   if (!has_been_used_.load(std::memory_order_acquire)) return false;
   std::uint32_t owner = 0;
   if (!find_owner(address, std::max<std::uint64_t>(bytes, 1), owner)) return false;
+  const std::uint32_t own = ActingSession::index();
   const ActingSession acting(owner);
-  // Managed memory that migrates lies in chunks too: what it holds is its session's affair.
   const auto found = find_device_range(address);
+  if (!found || (found->is_managed && !ManagedMemory::is_reached_by(own))) return false;
   // What the application has mapped is open piece by piece, whatever its own device may do there.
-  return found && !found->is_managed && (found->is_mapped || is_usable(address, bytes));
+  return found->is_mapped || is_usable(address, bytes);
 }
 
 bool PeerPieces::has_pieces_of(std::uint32_t owner) const {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <iterator>
 
+#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -58,7 +59,7 @@ CUresult PinnedMemory::join() {
   const std::lock_guard lock(opening());
   if (has_joined.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   const std::uint32_t own = ActingSession::index();
-  const CUresult error = for_each_other([&](std::uint32_t) {
+  CUresult error = for_each_other([&](std::uint32_t) {
     PinnedMemory& theirs = instance();
     for (const std::uint64_t address : theirs.addresses()) {
       const CUresult opened = theirs.open_in(own, address);
@@ -66,6 +67,7 @@ CUresult PinnedMemory::join() {
     }
     return CUDA_SUCCESS;
   });
+  if (error == CUDA_SUCCESS) error = ManagedMemory::join();
   if (error == CUDA_SUCCESS) has_joined.store(true, std::memory_order_release);
   return error;
 }

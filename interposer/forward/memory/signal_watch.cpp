@@ -19,6 +19,7 @@
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/populate.hpp"
 #include "interposer/forward/memory/touch_watch.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/settle.hpp"
 #include "proto/futex.hpp"
 
@@ -44,6 +45,8 @@ struct Slot {
 // More threads than this that touch at once wait for a slot.
 constexpr std::size_t kSlots = 256;
 std::array<Slot, kSlots> slots;
+// Whose memory is watched: the program's threads act for the first session, wherever what they touch is.
+std::array<std::atomic<const DeviceLeases*>, kMaxSessions> watched{};
 std::atomic<std::uint32_t> rings{0};  // raised by every touch; pairs with SignalWatch::sleep
 struct sigaction former;              // what the program has installed; written before the handler that reads it is in place
 
@@ -109,16 +112,27 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+bool is_watched(std::uint64_t address) {
+  for (std::uint32_t index = 0; index < watched.size(); ++index) {
+    const DeviceLeases* const leases = watched[index].load(std::memory_order_acquire);
+    const ActingSession acting(index);
+    if (leases != nullptr && leases->holds(address)) return true;
+  }
+  return false;
+}
+
 void handle(int signal, siginfo_t* info, void* context) {
   const int kept = errno;
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
-  const bool may_be_ours = info->si_code == SEGV_ACCERR && is_initialised() && DeviceLeases::instance().holds(address);
+  const bool may_be_ours = info->si_code == SEGV_ACCERR && is_initialised() && is_watched(address);
   if (!may_be_ours || !wait_for_access(address, is_write_fault(context))) pass_on(signal, info, context);
   errno = kept;
 }
 
 class SignalWatch final : public TouchWatch {
  public:
+  SignalWatch() { watched[ActingSession::index()].store(&leases_, std::memory_order_release); }
+
   [[nodiscard]] bool tells_writes() const override {
 #if defined(__x86_64__)
     return true;
@@ -152,7 +166,7 @@ class SignalWatch final : public TouchWatch {
     heard_ = rings.load(std::memory_order_acquire);  // before the look: pairs with wait_for_access
     for (std::uint32_t i = 0; i < kSlots; ++i) {
       Slot& slot = slots[i];
-      if (slot.get() != SlotState::asked) continue;
+      if (slot.get() != SlotState::asked || !leases_.holds(slot.address)) continue;
       touch = {slot.address, slot.is_write, i};
       slot.set(SlotState::heard);
       return true;
@@ -176,6 +190,7 @@ class SignalWatch final : public TouchWatch {
   }
 
  private:
+  const DeviceLeases& leases_ = DeviceLeases::instance();  // of the session whose memory it watches: each watch hears its own touches
   std::uint32_t heard_ = 0;
 };
 

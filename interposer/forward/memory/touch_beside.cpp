@@ -105,7 +105,7 @@ CUresult TouchServer::download_beside(ManagedMemory::Allocation& allocation, Pen
   }
   FenceTarget target{memory_.copies_->word, 0};
   const CUresult error = Streams::instance().fence(*memory_.copies_, target.value);
-  pending.targets = {target};
+  pending.targets = {{session_, target}};
   return error;
 }
 

@@ -17,6 +17,7 @@
 #include "interposer/forward/streams.hpp"
 #include "interposer/library_thread.hpp"
 #include "interposer/local/acting_session.hpp"
+#include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "proto/futex.hpp"
 
@@ -103,6 +104,7 @@ bool TouchServer::step(Pending& pending) {
   const auto now = Clock::now();
   if (now - looked_ < kLookAtSession) return false;
   looked_ = now;
+  forget_lost(pending);
   const CUresult error = session().look();
   return error != CUDA_SUCCESS && give_up(pending, error);
 }
@@ -136,26 +138,56 @@ bool TouchServer::arrive(Pending& pending) {
 bool TouchServer::fence(Pending& pending) {
   ManagedMemory::Attached attached{};
   proto::StreamId stream;
+  std::vector<FenceTarget> targets;
   {
     const std::lock_guard lock(memory_.order_);
     const ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
     if (allocation == nullptr) return let_go(pending);
     pending.posted = memory_.posted(*allocation);
-    pending.targets = allocation->earlier;
+    targets = allocation->earlier;
     attached = allocation->attached;
     stream = allocation->stream;
   }
   Streams& streams = Streams::instance();
   const bool is_everybody = attached == ManagedMemory::Attached::everybody;
-  CUresult error = streams.fence_managed(is_everybody ? proto::StreamId{} : memory_.copies_->id, pending.targets);  // uploads are everybody's affair
-  if (error == CUDA_SUCCESS && attached == ManagedMemory::Attached::stream) error = streams.fence_managed(stream, pending.targets);
+  CUresult error = streams.fence_managed(is_everybody ? proto::StreamId{} : memory_.copies_->id, targets);  // uploads are everybody's affair
+  if (error == CUDA_SUCCESS && attached == ManagedMemory::Attached::stream) error = streams.fence_managed(stream, targets);
   if (error != CUDA_SUCCESS) return give_up(pending, error);
+  pending.targets.clear();
+  await(pending, targets);
+  if (is_everybody && has_several_sessions()) fence_others(pending);
   pending.stage = Stage::waiting;
   return has_ended(pending) && go_on(pending);
 }
 
-bool TouchServer::has_ended(const Pending& pending) const {
-  return std::ranges::all_of(pending.targets, [](const FenceTarget& target) { return session().fences().reached(target.word, target.value); });
+void TouchServer::await(Pending& pending, const std::vector<FenceTarget>& targets) const {
+  for (const FenceTarget& target : targets) pending.targets.push_back({ActingSession::index(), target});
+}
+
+// Work on other devices, which reach the memory. A session that is over has none.
+void TouchServer::fence_others(Pending& pending) const {
+  const std::uint32_t count = session_count();
+  for (std::uint32_t index = 0; index < count; ++index) {
+    if (index == session_) continue;
+    const ActingSession acting(index);
+    std::vector<FenceTarget> targets;
+    if (!session().is_attached() || session().look() != CUDA_SUCCESS) continue;
+    if (Streams::instance().fence_managed({}, targets) == CUDA_SUCCESS) await(pending, targets);
+  }
+}
+
+void TouchServer::forget_lost(Pending& pending) const {
+  std::erase_if(pending.targets, [&](const Awaited& awaited) {
+    const ActingSession acting(awaited.session);
+    return awaited.session != session_ && session().look() != CUDA_SUCCESS;
+  });
+}
+
+bool TouchServer::has_ended(const Pending& pending) {
+  return std::ranges::all_of(pending.targets, [](const Awaited& awaited) {
+    const ActingSession acting(awaited.session);
+    return session().fences().reached(awaited.target.word, awaited.target.value);
+  });
 }
 
 void TouchServer::overtaken(Pending& pending) {
@@ -197,7 +229,7 @@ CUresult TouchServer::download(ManagedMemory::Allocation& allocation, Pending& p
   if (const CUresult error = memory_.post_copy(*memory_.copies_, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
   FenceTarget target{memory_.copies_->word, 0};
   if (const CUresult error = Streams::instance().fence(*memory_.copies_, target.value); error != CUDA_SUCCESS) return error;
-  pending.targets = {target};
+  pending.targets = {{session_, target}};
   pending.stage = Stage::downloading;
   return CUDA_SUCCESS;
 }

@@ -29,12 +29,16 @@ class TouchServer {
     downloading,  // `targets` is the copy's
     beside,       // the same, while work goes on
   };
+  struct Awaited {
+    std::uint32_t session = 0;
+    FenceTarget target;
+  };
   struct Pending {
     TouchWatch::Touch touch;
     Stage stage = Stage::arrived;
     std::uint64_t allocation = 0;  // its address, while this touch is the one that serves it
     std::uint64_t posted = 0;      // ManagedMemory::posted() when `targets` were fenced
-    std::vector<FenceTarget> targets;
+    std::vector<Awaited> targets;
     Coherence::Opening opening;
     bool is_open_beside = false;          // already: nothing is downloaded
     unsigned downloads = 0;               // beside work, two copies each
@@ -53,7 +57,10 @@ class TouchServer {
   [[nodiscard]] bool step(Pending& pending);
   [[nodiscard]] bool arrive(Pending& pending);
   [[nodiscard]] bool fence(Pending& pending);
-  [[nodiscard]] bool has_ended(const Pending& pending) const;
+  void fence_others(Pending& pending) const;
+  void await(Pending& pending, const std::vector<FenceTarget>& targets) const;  // the acting session's
+  void forget_lost(Pending& pending) const;
+  [[nodiscard]] static bool has_ended(const Pending& pending);
   [[nodiscard]] bool go_on(Pending& pending);
   [[nodiscard]] bool open(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
   [[nodiscard]] bool let_in(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);

@@ -228,6 +228,7 @@ class Conversing {
   std::string answer(const std::string& line) {
     if (const std::string answer = exports_.answer(line, sides_); !answer.empty()) return answer;
     if (line == "enable") return enable();
+    if (line == "managed") return managed_in_common();
     if (line == "meet" || line == "meet polling" || line == "meet loading") return meet(line == "meet polling", line == "meet loading");
     require(line == "work 0" || line == "work 1" || line == "reach 0" || line == "reach 1", "unknown command " + line);
     const std::size_t which = line.back() == '1' ? 1 : 0;
@@ -260,6 +261,11 @@ class Conversing {
     more_[1].push_back(map_for_both(sides_));
     CU(cuMemsetD32(more_[1].back(), 0, kWords));
     CU(cuCtxSynchronize());
+    return "ok";
+  }
+  std::string managed_in_common() {
+    if (!managed_) managed_.emplace(sides_);
+    managed_->work(40);
     return "ok";
   }
   // What the first device has to do waits for the second's, which is launched later and waited for later.
@@ -302,6 +308,7 @@ class Conversing {
 
   Sides sides_;
   std::optional<Meeting> meeting_;
+  std::optional<ManagedForBoth> managed_;
   std::array<unsigned, 2> launches_{};
   std::array<unsigned, 2> reached_{};
   std::array<std::vector<CUdeviceptr>, 2> more_;
@@ -344,6 +351,10 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"host_memory_in_use", host_memory_in_use},
     {"managed", managed},
     {"managed_variables", managed_variables},
+    {"managed_in_turns", managed_in_turns},
+    {"managed_threads", managed_threads},
+    {"managed_given_up", managed_given_up},
+    {"managed_fault", managed_fault},
     {"host_memory_before", host_memory_before},
 };
 

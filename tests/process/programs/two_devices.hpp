@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,32 @@ class Meeting {
   unsigned count_ = 0;
 };
 
+// Managed memory of either device, which kernels of both and the host change in turns; what it should be is known.
+class ManagedForBoth {
+ public:
+  explicit ManagedForBoth(Sides& sides);
+  // So many steps, drawn from changes by either device and by the host, copies, prefetches and looks; then a look at all of it.
+  void work(unsigned steps);
+
+ private:
+  struct Buffer {
+    CUdeviceptr memory = 0;
+    std::vector<unsigned> model;
+  };
+  [[nodiscard]] unsigned draw(unsigned below);
+  void add_by_device(Buffer& buffer);
+  void change_by_host(Buffer& buffer);
+  void copy_between();
+  void prefetch(const Buffer& buffer);
+  void check();
+  void finish();
+
+  Sides& sides_;
+  std::array<Buffer, 2> buffers_;
+  unsigned last_ = 0;       // the side that has worked last
+  std::mt19937 random_{7};  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same steps each time
+};
+
 // Pinned, read by streams of both.
 struct PinnedWord {
   unsigned* words = nullptr;
@@ -160,6 +187,12 @@ void churn(Sides& sides);
 // two_devices_arrays.cpp
 void peer_arrays(Sides& sides);
 void apart_boxes(Sides& sides);
+
+// two_devices_managed.cpp
+void managed_in_turns(Sides& sides);
+void managed_threads(Sides& sides);
+void managed_given_up(Sides& sides);
+void managed_fault(Sides& sides);
 
 // two_devices_host.cpp
 void host_memory(Sides& sides);
