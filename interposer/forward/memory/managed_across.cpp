@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/managed_memory.hpp"
@@ -72,6 +73,15 @@ CUresult ManagedMemory::join() {
     if (error != CUDA_SUCCESS && session().look() == CUDA_SUCCESS) result = error;
   });
   return result;
+}
+
+bool ManagedMemory::devices_work() {
+  bool is_any = false;
+  for_each_other([&](std::uint32_t) {
+    std::vector<FenceTarget> pending;
+    is_any |= Streams::instance().fence_managed({}, pending) != CUDA_SUCCESS || !pending.empty();
+  });
+  return is_any;
 }
 
 // What the program has written is on its way in a stream of this session, behind which only this session's work is.

@@ -157,6 +157,8 @@ class ManagedMemory {
   void close_for_another() REQUIRES(order_);
   [[nodiscard]] CUresult add(std::unique_ptr<Allocation> made);
   [[nodiscard]] static CUresult let_others_reach();
+  // Whether another device of the process has work under way that may use managed memory.
+  [[nodiscard]] static bool devices_work();
   // Takes back what the program has beside kernels, and posts what it has changed there.
   [[nodiscard]] CUresult end_beside() REQUIRES(order_);
   [[nodiscard]] CUresult end_reading_beside(Allocation& allocation, std::size_t block) REQUIRES(order_);

@@ -198,7 +198,8 @@ CUresult ManagedMemory::prefetch_to_host(AddressRange pages, Stream& stream) {
   }
   std::vector<FenceTarget> pending;
   if (const CUresult error = Streams::instance().fence_managed({}, pending); error != CUDA_SUCCESS) return error;
-  const bool others_work = std::ranges::any_of(pending, [&](const FenceTarget& target) { return target.word != stream.word; });
+  const bool streams_work = std::ranges::any_of(pending, [&](const FenceTarget& target) { return target.word != stream.word; });
+  const bool others_work = streams_work || devices_work();
   const std::lock_guard lock(order_);
   Allocation* allocation = find(pages.address);
   if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
