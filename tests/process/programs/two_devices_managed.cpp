@@ -189,6 +189,7 @@ void managed_fault(Sides& sides) {
     sides[1].launch_add(each, 1);
     CU(cuStreamSynchronize(sides[1].stream));
   }
+  for (unsigned i = 0; i < 5; ++i) sides[1].launch_fill(lost, 3);
   sides[1].launch_fill(0x10, 1);
   sides[1].launch_add(kept, 1);  // does not come to it: the touch waits for it, until that device's session is over
   require(words_at(kept)[kWords - 1] == 3 * (kWords - 1) + 1, "managed memory of the device that had no fault, at once");
