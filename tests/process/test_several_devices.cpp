@@ -179,6 +179,7 @@ void run_migrating_on_two(const std::string& topic, const char* way) {
   INFO(topic << ", " << way << ": " << outcome.explain() << "--- broker\n" << broker.log());
   REQUIRE(outcome.ok());
   REQUIRE(outcome.output == topic + " right\n");
+  CHECK(outcome.errors.find("have been at work") == std::string::npos);  // no touch has waited for what does not end
   REQUIRE(broker.wait_for_clients(0));
 }
 
