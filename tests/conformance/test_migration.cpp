@@ -215,11 +215,12 @@ TEST_CASE("a child of fork leaves managed memory as it is", "[managed]") {
   const LoadedImage image("migration.fatbin");
   const CUfunction transform = image.function("transform");
   const ManagedWords memory(10'000);
+  const auto synchronize = CU(cuCtxSynchronize);  // found here, not in the child
   for (unsigned round = 1; round <= 3; ++round) {
     OK(launch(transform, nullptr, 4, 64, memory.address(), 10'000u, 0u, round));
     before_touch();
     const pid_t child = fork();
-    if (child == 0) _exit(CU(cuCtxSynchronize)() == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+    if (child == 0) _exit(synchronize() == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
     memory[5] = 5;
     int status = -1;
     REQUIRE(waitpid(child, &status, 0) == child);
