@@ -229,7 +229,7 @@ class Conversing {
     if (const std::string answer = exports_.answer(line, sides_); !answer.empty()) return answer;
     if (line == "enable") return enable();
     if (line == "managed") return managed_in_common();
-    if (line == "meet" || line == "meet polling" || line == "meet loading") return meet(line == "meet polling", line == "meet loading");
+    if (line.starts_with("meet")) return meet(line);
     require(line == "work 0" || line == "work 1" || line == "reach 0" || line == "reach 1", "unknown command " + line);
     const std::size_t which = line.back() == '1' ? 1 : 0;
     if (line.starts_with("reach")) return reach(sides_[which], 1 - which);
@@ -269,16 +269,18 @@ class Conversing {
     return "ok";
   }
   // What the first device has to do waits for the second's, which is launched later and waited for later.
-  std::string meet(bool is_polling, bool loads) {
+  std::string meet(const std::string& how) {
+    const bool is_polling = how.ends_with("polling");
     if (!meeting_) meeting_.emplace(sides_);
     meeting_->launch(0, true);
-    if (loads) {
+    if (how == "meet loading") {
       sides_[0].use();
       const std::string text = "// " + std::to_string(meeting_->count()) + '\n' + kPlainPtx;
       CUmodule module = nullptr;
       CU(cuModuleLoadData(&module, text.c_str()));
       CU(cuModuleUnload(module));
     }
+    if (how.starts_with("meet shared")) wait_for_shared(is_polling);
     for (const Side& side : sides_) {
       side.use();
       CUresult state = is_polling ? cuStreamQuery(side.stream) : cuStreamSynchronize(side.stream);
@@ -290,6 +292,17 @@ class Conversing {
       require_all(sides_[i].read(sides_[i].data), meeting_->count() + 3 * launches_[i], "what came behind a meeting");
     }
     return "ok";
+  }
+  // For an event of the first device that other processes may have opened.
+  void wait_for_shared(bool is_polling) {
+    sides_[0].use();
+    CUevent event = nullptr;
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    CU(cuEventRecord(event, sides_[0].stream));
+    CUresult state = is_polling ? cuEventQuery(event) : cuEventSynchronize(event);
+    while (is_polling && state == CUDA_ERROR_NOT_READY) state = cuEventQuery(event);
+    require(state == CUDA_SUCCESS, "a shared event behind a meeting gives " + describe(state));
+    CU(cuEventDestroy(event));
   }
   // Words of the other device, and its own launches go on from what they find.
   std::string reach(const Side& side, std::size_t owner) {
