@@ -45,10 +45,16 @@ std::pair<std::shared_ptr<Link>, WaitEnd> Channel::make_way(std::uint32_t size) 
     case proto::SessionState::active: {
       proto::RingProducer& producer = link->producer();
       Wait wait("room in the command ring", link->header(), peer_);
-      end = wait.until([&] { return producer.reserve(size) != nullptr; }, [&](std::uint64_t timeout_us) { producer.wait_for_room(timeout_us); });
+      end = wait.until([&] { return producer.reserve(size) != nullptr || guardian_.has_other_moved(); },
+                       [&](std::uint64_t timeout_us) { producer.wait_for_room(timeout_us); });
     }
   }
   return {link, end};
+}
+
+CUresult Channel::go_on(WaitEnd end, Link& link) {
+  guardian_.follow_others();
+  return settle(end, link);
 }
 
 bool Channel::write(Link& link, const RecordParts& parts, std::uint16_t reply_slot) {
@@ -80,13 +86,14 @@ CUresult Channel::claim_slot(Pending& pending) {
     const WaitEnd end = wait.until(
         [&] {
           slot = link.claim_slot();
-          return slot.has_value();
+          return slot.has_value() || guardian_.has_other_moved();
         },
         [&](std::uint64_t timeout_us) { link.wait_for_slot(timeout_us); });
-    if (const CUresult error = settle(end, link); error != CUDA_SUCCESS) return error;
-    if (!slot) continue;
-    pending.slot = *slot;
-    return CUDA_SUCCESS;
+    if (slot) {
+      pending.slot = *slot;
+      return CUDA_SUCCESS;
+    }
+    if (const CUresult error = go_on(end, link); error != CUDA_SUCCESS) return error;
   }
 }
 
@@ -104,7 +111,7 @@ CUresult Channel::post_call(const RecordParts& parts, Pending& pending) {
     pending.link->release_slot(pending.slot);  // it belongs to a link that has ended, or the ring is full
     const auto [blocked, end] = make_way(size);
     lock.unlock();
-    if (const CUresult error = settle(end, *blocked); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = go_on(end, *blocked); error != CUDA_SUCCESS) return error;
   }
 }
 

@@ -89,7 +89,7 @@ class Channel {
       if (at == nullptr) [[unlikely]] {
         const auto [blocked, end] = make_way(size);
         lock.unlock();
-        if (const CUresult error = settle(end, *blocked); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = go_on(end, *blocked); error != CUDA_SUCCESS) return error;
         continue;
       }
       write_header(at, size, Record::kId, proto::kNoReplySlot, link, trailing_bytes, stream);
@@ -166,8 +166,9 @@ class Channel {
                                  stream};
   }
   // The record did not fit or the session is not active: waits for room, with the lock, which keeps the order of the waiting threads' records.
-  // What came of it is settled without the lock, then the caller tries again.
+  // What came of it is settled without the lock (go_on), then the caller tries again. There may be no room before another session's work is done.
   [[nodiscard]] std::pair<std::shared_ptr<Link>, WaitEnd> make_way(std::uint32_t size) REQUIRES(lock_);
+  [[nodiscard]] CUresult go_on(WaitEnd end, Link& link);
   [[nodiscard]] CUresult post_call(const RecordParts& parts, Pending& pending);
   [[nodiscard]] CUresult claim_slot(Pending& pending);
 

@@ -345,7 +345,7 @@ TEST_CASE("one program on two devices: what it waits for on one waits for the ot
   if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
   Client client = talkative(broker);
   REQUIRE(client.ask("meet") == "ok");
-  for (const char* command : {"meet", "meet polling", "meet loading", "meet shared", "meet shared polling"}) {
+  for (const char* command : {"meet", "meet polling", "meet loading", "meet shared", "meet shared polling", "meet flooding"}) {
     for (const std::size_t which : {0, 1}) {
       const std::vector<pid_t> servers = broker.servers();
       REQUIRE(servers.size() == 2);

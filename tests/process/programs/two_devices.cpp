@@ -273,6 +273,7 @@ class Conversing {
     const bool is_polling = how.ends_with("polling");
     if (!meeting_) meeting_.emplace(sides_);
     meeting_->launch(0, true);
+    if (how == "meet flooding") flood();
     if (how == "meet loading") {
       sides_[0].use();
       const std::string text = "// " + std::to_string(meeting_->count()) + '\n' + kPlainPtx;
@@ -292,6 +293,14 @@ class Conversing {
       require_all(sides_[i].read(sides_[i].data), meeting_->count() + 3 * launches_[i], "what came behind a meeting");
     }
     return "ok";
+  }
+  // More than there is room for before the kernel that waits has ended.
+  void flood() {
+    sides_[0].use();
+    if (spare_ == 0) CU(cuMemAlloc(&spare_, sizeof(unsigned)));
+    unsigned count = 1, value = 1;
+    void* arguments[] = {&spare_, &count, &value};
+    for (unsigned i = 0; i < 60'000; ++i) CU(cuLaunchKernel(sides_[0].add, 1, 1, 1, 1, 1, 1, 0, sides_[0].stream, arguments, nullptr));
   }
   // For an event of the first device that other processes may have opened.
   void wait_for_shared(bool is_polling) {
@@ -321,6 +330,7 @@ class Conversing {
 
   Sides sides_;
   std::optional<Meeting> meeting_;
+  CUdeviceptr spare_ = 0;
   std::optional<ManagedForBoth> managed_;
   std::array<unsigned, 2> launches_{};
   std::array<unsigned, 2> reached_{};
