@@ -33,17 +33,17 @@ ManagedMemory& ManagedMemory::instance() {
   return PerSession<ManagedMemory>::get([] { return new ManagedMemory(); });
 }
 
-AddressRange ManagedMemory::Allocation::range_of(BlockRun blocks) const {
+AddressRange ManagedAllocation::range_of(BlockRun blocks) const {
   const std::uint64_t begin = pages.address + blocks.first * block_bytes;
   return {begin, std::min(blocks.count * block_bytes, pages.end() - begin)};
 }
 
-BlockRun ManagedMemory::Allocation::blocks_of(AddressRange range) const {
+BlockRun ManagedAllocation::blocks_of(AddressRange range) const {
   const std::uint64_t first = (range.address - pages.address) / block_bytes;
   return {first, (range.end() - 1 - pages.address) / block_bytes - first + 1};
 }
 
-std::span<const std::byte> ManagedMemory::Allocation::contents(BlockRun blocks) const {
+std::span<const std::byte> ManagedAllocation::contents(BlockRun blocks) const {
   const AddressRange range = range_of(blocks);
   return {static_cast<const std::byte*>(host_pointer(shadow + (range.address - pages.address))), range.size_bytes};
 }

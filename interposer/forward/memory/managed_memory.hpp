@@ -21,7 +21,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
-#include "interposer/forward/memory/coherence.hpp"
+#include "interposer/forward/memory/managed_allocation.hpp"
 #include "interposer/forward/memory/touch_watch.hpp"
 #include "interposer/forward/stream.hpp"
 #include "proto/channel.hpp"
@@ -94,18 +94,10 @@ class ManagedMemory {
   friend class TouchServer;
   friend class Work;
 
-  enum class Attached : std::uint8_t { everybody, host, stream };
-  // On its way to the host since its stream's fence was posted; void once more work is.
-  struct Prefetch {
-    BlockRun blocks;
-    std::uint64_t posted = 0;
-  };
-  // A block that the program has while kernels may use it.
-  struct Beside {
-    std::size_t block = 0;
-    std::vector<std::byte> before;  // its contents when it was opened for writing; empty: for reading
-    std::chrono::steady_clock::time_point until;
-  };
+  using Allocation = ManagedAllocation;
+  using Attached = Allocation::Attached;
+  using Prefetch = Allocation::Prefetch;
+  using Beside = Allocation::Beside;
   // On its way to the device.
   struct Change {
     std::uint64_t device = 0;
@@ -113,33 +105,8 @@ class ManagedMemory {
     std::size_t bytes = 0;
     std::chrono::steady_clock::time_point until;  // the block's
   };
-  struct Allocation {
-    explicit Allocation(std::size_t blocks) : coherence(blocks, kMostBlocks) {}
-    AddressRange pages;
-    std::uint64_t size_bytes = 0;  // as asked for
-    std::uint64_t block_bytes = 0;
-    std::uint64_t device = 0;  // the allocation of DeviceMemory that it lies in
-    std::uint64_t shadow = 0;
-    std::uint64_t second_copy = 0;  // pinned, as large as a block: what is looked at beside kernels is copied twice; 0: not yet
-    CUcontext context = nullptr;
-    std::uint64_t buffer_id = 0;
-    std::vector<AddressRange> variables;  // relative to its start; empty: not of modules
-    Coherence coherence;
-    Attached attached = Attached::everybody;
-    proto::StreamId stream;            // Attached::stream
-    std::vector<FenceTarget> earlier;  // work that was posted when that was said
-    std::vector<Prefetch> prefetches;
-    std::vector<Beside> beside;
-    bool is_long_to_read = false;   // the work that is under way, as touches have found
-    bool is_long_to_write = false;  // the same
-    bool is_served = false;         // by a touch
-    [[nodiscard]] AddressRange range_of(BlockRun blocks) const;
-    [[nodiscard]] BlockRun blocks_of(AddressRange range) const;
-    [[nodiscard]] std::span<const std::byte> contents(BlockRun blocks) const;  // on the host
-  };
 
   static constexpr std::uint64_t kBlockBytes = 64 << 10;
-  static constexpr std::size_t kMostBlocks = 64;  // opened at once
   static constexpr std::size_t kMergedBytes = 4;
   static constexpr std::size_t kBlocksOfLargest = 1 << 16;
 

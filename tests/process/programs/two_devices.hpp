@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -64,53 +63,6 @@ struct Side {
 };
 
 using Sides = std::array<Side, 2>;
-
-// Kernels of both devices that wait for each other.
-class Meeting {
- public:
-  explicit Meeting(Sides& sides);
-  // One on each device, which ends when the other has begun, and behind it one that adds 1 to the device's data. Over words of host memory, or in
-  // each other's memory where the devices are peers.
-  void launch(unsigned first, bool by_host);
-  [[nodiscard]] unsigned count() const { return count_; }
-
- private:
-  struct Party {
-    const Side* side = nullptr;
-    CUfunction meet = nullptr;
-    CUdeviceptr word = 0;  // in the device's own memory
-  };
-  std::array<Party, 2> parties_;
-  bool are_peers_ = false;
-  CUdeviceptr host_words_ = 0;
-  unsigned count_ = 0;
-};
-
-// Managed memory of either device, which kernels of both and the host change in turns; what it should be is known.
-class ManagedForBoth {
- public:
-  explicit ManagedForBoth(Sides& sides);
-  // So many steps, drawn from changes by either device and by the host, copies, prefetches and looks; then a look at all of it.
-  void work(unsigned steps);
-
- private:
-  struct Buffer {
-    CUdeviceptr memory = 0;
-    std::vector<unsigned> model;
-  };
-  [[nodiscard]] unsigned draw(unsigned below);
-  void add_by_device(Buffer& buffer);
-  void change_by_host(Buffer& buffer);
-  void copy_between();
-  void prefetch(const Buffer& buffer);
-  void check();
-  void finish();
-
-  Sides& sides_;
-  std::array<Buffer, 2> buffers_;
-  unsigned last_ = 0;       // the side that has worked last
-  std::mt19937 random_{7};  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same steps each time
-};
 
 // Pinned, read by streams of both.
 struct PinnedWord {

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/process/programs/two_devices.hpp"
+#include "tests/process/programs/two_devices_managed.hpp"
 
 namespace mpsshim::test {
 

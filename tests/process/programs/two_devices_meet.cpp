@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "tests/process/programs/two_devices.hpp"
+#include "tests/process/programs/two_devices_meet.hpp"
 
 namespace mpsshim::test {
 
