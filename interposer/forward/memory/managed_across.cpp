@@ -56,7 +56,7 @@ CUresult ManagedMemory::let_others_reach() {
   return result;
 }
 
-// An allocation that another thread makes meanwhile is let by that thread: this session is among those that are there.
+// What another thread allocates meanwhile is opened by that thread, which finds this session among those that are there.
 CUresult ManagedMemory::join() {
   if (!in_use()) return CUDA_SUCCESS;
   const std::uint32_t own = ActingSession::index();

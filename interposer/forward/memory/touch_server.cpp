@@ -104,7 +104,7 @@ bool TouchServer::step(Pending& pending) {
   const auto now = Clock::now();
   if (now - looked_ < kLookAtSession) return false;
   looked_ = now;
-  forget_lost(pending);
+  if (has_several_sessions()) forget_lost();
   const CUresult error = session().look();
   return error != CUDA_SUCCESS && give_up(pending, error);
 }
@@ -176,11 +176,12 @@ void TouchServer::fence_others(Pending& pending) const {
   }
 }
 
-void TouchServer::forget_lost(Pending& pending) const {
-  std::erase_if(pending.targets, [&](const Awaited& awaited) {
+void TouchServer::forget_lost() {
+  const auto is_lost = [&](const Awaited& awaited) {
     const ActingSession acting(awaited.session);
     return awaited.session != session_ && session().look() != CUDA_SUCCESS;
-  });
+  };
+  for (Pending& pending : pending_) std::erase_if(pending.targets, is_lost);
 }
 
 bool TouchServer::has_ended(const Pending& pending) {

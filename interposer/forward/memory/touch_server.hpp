@@ -59,7 +59,7 @@ class TouchServer {
   [[nodiscard]] bool fence(Pending& pending);
   void fence_others(Pending& pending) const;
   void await(Pending& pending, const std::vector<FenceTarget>& targets) const;  // the acting session's
-  void forget_lost(Pending& pending) const;
+  void forget_lost();                                                           // what touches wait for of sessions that are over
   [[nodiscard]] static bool has_ended(const Pending& pending);
   [[nodiscard]] bool go_on(Pending& pending);
   [[nodiscard]] bool open(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
