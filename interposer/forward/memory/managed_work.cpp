@@ -144,7 +144,7 @@ CUresult ManagedMemory::close_for(const Stream& stream) {
   return CUDA_SUCCESS;
 }
 
-void ManagedMemory::Work::enter(ManagedMemory& memory) {
+void ManagedMemory::Work::enter(ManagedMemory& memory) NO_THREAD_SAFETY_ANALYSIS {
   memory.order_.lock();
   std::unique_lock lock(memory.order_, std::adopt_lock);
   const auto began = Clock::now();
