@@ -8,25 +8,11 @@
 
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/peer_pieces.hpp"
+#include "interposer/forward/other_sessions.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::forward {
-
-namespace {
-
-// For each session but the one that the calling thread acts for, in its name.
-template <typename F>
-void for_each_other(F&& f) {
-  const std::uint32_t own = ActingSession::index(), count = has_several_sessions() ? session_count() : 0;
-  for (std::uint32_t index = 0; index < count; ++index) {
-    if (index == own) continue;
-    const ActingSession acting(index);
-    f();
-  }
-}
-
-}  // namespace
 
 bool can_access(CUdevice device, CUdevice owner) { return peer_facts(device, owner).can_access != 0; }
 
@@ -111,16 +97,16 @@ CUresult PeerAccess::chunk_added(const AddressRange& chunk) {
 }
 
 void PeerAccess::chunk_leaves(std::uint64_t address) {
-  for_each_other([&] { PeerPieces::instance().close(address); });
+  for_each_other_session([&](std::uint32_t) { PeerPieces::instance().close(address); });
 }
 
 void PeerAccess::lease_ends(std::uint64_t address) {
-  for_each_other([&] { PeerPieces::instance().end_lease(address); });
+  for_each_other_session([&](std::uint32_t) { PeerPieces::instance().end_lease(address); });
 }
 
 void PeerAccess::finish_work() {
   const std::uint32_t owner = ActingSession::index();
-  for_each_other([&] {
+  for_each_other_session([&](std::uint32_t) {
     if (PeerPieces::instance().has_pieces_of(owner)) (void)Streams::instance().synchronize_all();  // one that has failed has no work left
   });
 }

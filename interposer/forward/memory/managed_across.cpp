@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/managed_memory.hpp"
+#include "interposer/forward/other_sessions.hpp"
 #include "interposer/forward/peer_access.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -20,17 +20,12 @@ namespace {
 
 PeerAccess::Reason reason_for(std::uint32_t by, std::uint32_t owner) { return {by, owner, 0, 0}; }
 
-bool is_there() { return session().is_attached() && session().look() == CUDA_SUCCESS; }
-
-// f(index) for each session but the acting one that is there and not over, in its name.
+// f(index) for each other session, of those that are there and not over.
 template <typename F>
-void for_each_other(F&& f) {
-  const std::uint32_t own = ActingSession::index(), count = has_several_sessions() ? session_count() : 0;
-  for (std::uint32_t index = 0; index < count; ++index) {
-    if (index == own) continue;
-    const ActingSession acting(index);
-    if (is_there()) f(index);
-  }
+void for_each_live(F&& f) {
+  for_each_other_session([&](std::uint32_t index) {
+    if (is_session_alive()) f(index);
+  });
 }
 
 // Where the hardware cannot the memory is its home's alone.
@@ -49,7 +44,7 @@ CUresult ManagedMemory::let_others_reach() {
   const std::uint32_t own = ActingSession::index();
   const CUdevice home = session_device();
   CUresult result = CUDA_SUCCESS;
-  for_each_other([&](std::uint32_t by) {
+  for_each_live([&](std::uint32_t by) {
     const CUresult error = let_reach(by, session_device(), own, home);
     if (error != CUDA_SUCCESS && session().look() == CUDA_SUCCESS) result = error;
   });
@@ -62,7 +57,7 @@ CUresult ManagedMemory::join() {
   const std::uint32_t own = ActingSession::index();
   const CUdevice device = session_device();
   CUresult result = CUDA_SUCCESS;
-  for_each_other([&](std::uint32_t owner) {
+  for_each_live([&](std::uint32_t owner) {
     bool has_any = false;
     {
       ManagedMemory& theirs = instance();
@@ -77,7 +72,7 @@ CUresult ManagedMemory::join() {
 
 bool ManagedMemory::devices_work() {
   bool is_any = false;
-  for_each_other([&](std::uint32_t) {
+  for_each_live([&](std::uint32_t) {
     std::vector<FenceTarget> pending;
     is_any |= Streams::instance().fence_managed({}, pending) != CUDA_SUCCESS || !pending.empty();
   });
@@ -111,7 +106,7 @@ void ManagedMemory::Work::close_all(const Stream& stream) NO_THREAD_SAFETY_ANALY
   for (std::uint32_t index = 0; index < count; ++index) {
     const ActingSession acting(index);
     ManagedMemory& memory = instance();
-    if (index != own_ && !is_there()) continue;
+    if (index != own_ && !is_session_alive()) continue;
     memory.order_.lock();
     if (index == own_) {
       close_own(memory, stream);

@@ -6,6 +6,7 @@
 
 #include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/other_sessions.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
@@ -21,20 +22,14 @@ Joined& joined() {
   return PerSession<Joined>::get([] { return new Joined(); });
 }
 
-// Whether the acting session is there, and not over by a fault on its device.
-bool is_alive() { return session().is_attached() && session().look() == CUDA_SUCCESS; }
-
-// f(index) for each session but the acting one that is there, in its name.
+// f(index) for each session but the acting one that is there, in its name, until one fails.
 template <typename F>
 CUresult for_each_other(F&& f) {
-  const std::uint32_t own = ActingSession::index(), count = session_count();
-  for (std::uint32_t index = 0; index < count; ++index) {
-    if (index == own) continue;
-    const ActingSession acting(index);
-    if (!is_alive()) continue;
-    if (const CUresult error = f(index); error != CUDA_SUCCESS) return error;
-  }
-  return CUDA_SUCCESS;
+  CUresult error = CUDA_SUCCESS;
+  for_each_other_session([&](std::uint32_t index) {
+    if (error == CUDA_SUCCESS && is_session_alive()) error = f(index);
+  });
+  return error;
 }
 
 }  // namespace
@@ -63,7 +58,7 @@ CUresult PinnedMemory::join() {
     PinnedMemory& theirs = instance();
     for (const std::uint64_t address : theirs.addresses()) {
       const CUresult opened = theirs.open_in(own, address);
-      if (opened != CUDA_SUCCESS && is_alive()) return opened;
+      if (opened != CUDA_SUCCESS && is_session_alive()) return opened;
     }
     return CUDA_SUCCESS;
   });

@@ -14,10 +14,10 @@
 #include "interposer/environment.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
+#include "interposer/forward/other_sessions.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/library_thread.hpp"
 #include "interposer/local/acting_session.hpp"
-#include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "proto/futex.hpp"
 
@@ -155,7 +155,7 @@ bool TouchServer::fence(Pending& pending) {
   if (error != CUDA_SUCCESS) return give_up(pending, error);
   pending.targets.clear();
   await(pending, targets);
-  if (is_everybody && has_several_sessions()) fence_others(pending);
+  if (is_everybody) fence_others(pending);
   pending.stage = Stage::waiting;
   return has_ended(pending) && go_on(pending);
 }
@@ -166,14 +166,10 @@ void TouchServer::await(Pending& pending, const std::vector<FenceTarget>& target
 
 // Work on other devices, which reach the memory. A session that is over has none.
 void TouchServer::fence_others(Pending& pending) const {
-  const std::uint32_t count = session_count();
-  for (std::uint32_t index = 0; index < count; ++index) {
-    if (index == session_) continue;
-    const ActingSession acting(index);
+  for_each_other_session([&](std::uint32_t) {
     std::vector<FenceTarget> targets;
-    if (!session().is_attached() || session().look() != CUDA_SUCCESS) continue;
-    if (Streams::instance().fence_managed({}, targets) == CUDA_SUCCESS) await(pending, targets);
-  }
+    if (is_session_alive() && Streams::instance().fence_managed({}, targets) == CUDA_SUCCESS) await(pending, targets);
+  });
 }
 
 void TouchServer::forget_lost() {
