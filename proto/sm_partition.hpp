@@ -13,7 +13,10 @@
 namespace mpsshim::proto {
 
 // Of one device: a bit each. Devices are cut into fewer (proto::partition_unit): an H100 into 16, the largest that there is into 40.
-inline constexpr unsigned kMostChunks = 64;
+inline constexpr unsigned kMostChunks = 63;
+// The last bit: what the driver's split leaves over, 4 multiprocessors of most H100.
+inline constexpr unsigned kRemainderChunk = kMostChunks;
+inline constexpr std::uint64_t kRemainderBit = std::uint64_t{1} << kRemainderChunk;
 
 // "P0000001"
 [[nodiscard]] std::string partition_text(std::uint32_t number);

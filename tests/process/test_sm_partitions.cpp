@@ -133,6 +133,36 @@ TEST_CASE("a partition stays where it is over its executor's death and over a re
   CHECK(number_in(add(broker, 1)) == "P0000004");  // no number comes again
 }
 
+TEST_CASE("a partition with the remainder has it alone, also behind its executor's death and a restart") {
+  BrokerOptions options = parted();
+  options.environment = {{"MPSSHIM_CPU_UNEVEN", "1"}};  // the CPU driver leaves a chunk's worth over, too
+  const BrokerFixture broker(options);
+  const Room room = room_of(broker);
+  unsigned all = 0;
+  const std::string device = broker.ctl({"device", "list", "--format=csv,noheader"}).output;
+  REQUIRE(std::sscanf(device.c_str(), "0,%*[^,],%*[^,],%*[^,],%u,", &all) == 1);
+  const unsigned remainder = all - room.chunks * room.unit;
+  INFO(device);
+  if (remainder == 0) MPSSHIM_SKIP("this device is cut into chunks without a remainder");
+  const Outcome made = broker.ctl({"sm-partition", "create", "odd", "--device", "0", "--chunks", "1", "--include-remainder"});
+  INFO(made.explain());
+  REQUIRE(made.ok());
+  CHECK(made.output.find("(sm-count=" + std::to_string(room.unit + remainder) + ")") != std::string::npos);
+  const std::string rest = add(broker, room.chunks - 1);
+  Client of_odd = start(broker, "0/P0000001"), of_rest = start(broker, rest);
+  const std::set<unsigned> on_odd = require_confined(of_odd, room.unit + remainder);
+  require_apart(on_odd, require_confined(of_rest, (room.chunks - 1) * room.unit));
+  const std::vector<pid_t> before = broker.servers();
+  REQUIRE(before.size() == 1);
+  REQUIRE(::kill(before.front(), SIGKILL) == 0);
+  REQUIRE(eventually(std::chrono::seconds(30), [&] { return !broker.servers().empty() && broker.servers() != before; }));
+  CHECK(require_confined(of_odd, room.unit + remainder) == on_odd);
+  REQUIRE(broker.ctl({"restart"}).ok());
+  CHECK(require_confined(of_odd, room.unit + remainder) == on_odd);
+  Client another = start(broker, "0/P0000001");
+  CHECK(require_confined(another, room.unit + remainder) == on_odd);
+}
+
 TEST_CASE("a partition with clients is not taken away, and its chunks are free again once they have gone") {
   const BrokerFixture broker(parted());
   const Room room = room_of(broker);

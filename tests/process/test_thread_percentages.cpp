@@ -79,7 +79,7 @@ std::set<unsigned> require_confined(Client& client, unsigned multiprocessors) {
 // Of all parts together: the driver leaves multiprocessors over, on one H200 more than on another. The executor tells once it has parted them.
 unsigned parted_multiprocessors(const BrokerFixture& broker) {
   const std::string log = broker.log();
-  const std::regex line(R"(Parts \d+ to \d+ of (\d+) with (\d+) multiprocessors each)");
+  const std::regex line(R"(Parts [\d ]+ of (\d+) with (\d+) multiprocessors each)");
   std::smatch found;
   INFO(log);
   REQUIRE(std::regex_search(log, found, line));

@@ -33,6 +33,9 @@ void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
 
 // Those of a file of settings. In its order, so that their numbers are known beforehand.
 void SessionManager::make_partitions(const proto::DriverFacts& facts) {
+  const auto has_remainder = [&](const PartitionWish& wish, unsigned device) {
+    return wish.with_remainder && partitions_.remainder_of(device, facts.device[device]) != 0;
+  };
   for (const PartitionWish& wish : limits_.partitions) {
     const auto device = proto::device_named(facts, wish.device);
     const std::string what = fmt::format("Partition {} of device {}", wish.name, as_quoted(wish.device));
@@ -40,7 +43,10 @@ void SessionManager::make_partitions(const proto::DriverFacts& facts) {
       log_warning("{}: there is no such device (device_query): it is not made.", what);
     } else if (partitions_.number_of(*device, wish.name) != 0) {
       log_warning("{}: there is one of that name already: it is not made again.", what);
-    } else if (const std::uint32_t number = partitions_.add(*device, wish.chunks, wish.name); number != 0) {
+    } else if (has_remainder(wish, *device) && partitions_.holder_of_remainder(*device) != nullptr) {
+      log_warning("{}: what the device's chunks leave over is partition {}'s already (include_remainder): it is not made.", what,
+                  partitions_.holder_of_remainder(*device)->name);
+    } else if (const std::uint32_t number = partitions_.add(*device, wish.chunks, has_remainder(wish, *device), wish.name); number != 0) {
       log_info("{}: {} of {} chunks, {}.", what, wish.chunks, partitions_.chunks_of(*device), proto::partition_text(number));
     } else {
       log_warning("{}: {} chunks are not free, of {} that the device has (lspart): it is not made.", what, wish.chunks,

@@ -44,8 +44,7 @@ void ClientConnection::on(const proto::PartitionAsk& request) {
   told.is_static = manager_.limits().has_static_partitions ? 1 : 0;
   for (unsigned device = 0; facts != nullptr && told.is_static != 0 && device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
     const SmPartition* const partition = manager_.partitions().find(device, request.partition[device]);
-    const int major = facts->device[device].attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
-    if (partition != nullptr) told.multiprocessors[device] = partition->count() * proto::partition_unit(major);
+    if (partition != nullptr) told.multiprocessors[device] = manager_.partitions().multiprocessors_of(*partition, facts->device[device]);
   }
   answer(told, CUDA_SUCCESS);
 }

@@ -116,7 +116,7 @@ class Reader {
   }
 
   void read_partition(const std::string& device, const toml::table& settings) {
-    PartitionWish wish{device, "", 0};
+    PartitionWish wish{.device = device};
     for (const auto& [key, node] : settings) {
       if (key.str() == "name") {
         wish.name = proto::parse_group(text_of(node)).value_or("");
@@ -125,8 +125,11 @@ class Reader {
         const auto chunks = node.value_exact<std::int64_t>().value_or(0);
         if (chunks < 1 || chunks > proto::kMostChunks) refuse(node, "chunks", fmt::format("it is 1 to {}", proto::kMostChunks));
         wish.chunks = static_cast<unsigned>(chunks);
-      } else if (key.str() != "include_remainder" || node.value_exact<bool>() != false) {
-        refuse(node, key.str(), "no such key is obeyed: name, chunks, and include_remainder where it is false");
+      } else if (key.str() == "include_remainder") {
+        if (!node.value_exact<bool>()) refuse(node, key.str(), "it is true or false");
+        wish.with_remainder = node.value_exact<bool>().value_or(false);
+      } else {
+        refuse(node, key.str(), "no such key is obeyed: name, chunks, include_remainder");
       }
     }
     if (wish.name.empty() || wish.chunks == 0) refuse(settings, "sm_partitions", "a partition needs a name and chunks");

@@ -25,8 +25,12 @@ std::uint64_t clients_of(const SessionManager& manager, std::uint32_t partition)
       std::ranges::count_if(manager.sessions(), [&](const auto& entry) { return entry.second.sm_partition == partition; }));
 }
 
+std::uint64_t multiprocessors_of(const SessionManager& manager, const SmPartition& partition) {
+  return manager.partitions().multiprocessors_of(partition, manager.facts()->device[partition.device]);
+}
+
 // Of each chunk.
-unsigned multiprocessors_of(const SessionManager& manager, unsigned device) {
+unsigned unit_of(const SessionManager& manager, unsigned device) {
   return proto::partition_unit(manager.facts()->device[device].attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]);
 }
 
@@ -54,10 +58,12 @@ Commands::Result Commands::list_chunks(const ParsedCommand& command) const {
               {}};
   const Cell none{nullptr};
   for (unsigned device = 0; device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
-    const unsigned unit = multiprocessors_of(manager_, device), free = free_of(manager_, device);
+    const unsigned unit = unit_of(manager_, device), free = free_of(manager_, device);
     const unsigned used = manager_.partitions().chunks_of(device) - free;
+    const SmPartition* const holder = manager_.partitions().holder_of_remainder(device);
+    const std::uint64_t of_remainder = holder != nullptr ? multiprocessors_of(manager_, *holder) - std::uint64_t{holder->count()} * unit : 0;
     table.rows.push_back({number(device), uuid(facts, device), none, none, number(free), number(used), number(std::uint64_t{free} * unit),
-                          number(std::uint64_t{used} * unit), none});
+                          number(std::uint64_t{used} * unit + of_remainder), none});
     for (const auto& [id, partition] : manager_.partitions().all()) {
       if (partition.device != device) continue;
       const std::uint64_t clients = clients_of(manager_, id);
@@ -68,7 +74,7 @@ Commands::Result Commands::list_chunks(const ParsedCommand& command) const {
                             none,
                             number(partition.count()),
                             none,
-                            number(std::uint64_t{partition.count()} * unit),
+                            number(multiprocessors_of(manager_, partition)),
                             {clients, clients != 0 ? "Yes" : "No"}});
     }
   }
@@ -93,7 +99,7 @@ Commands::Result Commands::list_partitions(const ParsedCommand& command) const {
               {}};
   for (unsigned device = 0; device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
     if (only && *only != device) continue;
-    const unsigned unit = multiprocessors_of(manager_, device), free = free_of(manager_, device);
+    const unsigned unit = unit_of(manager_, device), free = free_of(manager_, device);
     const std::string gpu = uuid_text(facts->device[device]);
     for (const auto& [id, partition] : manager_.partitions().all()) {
       if (partition.device != device) continue;
@@ -101,7 +107,7 @@ Commands::Result Commands::list_partitions(const ParsedCommand& command) const {
                             {gpu},
                             known(partition.name),
                             number(partition.count()),
-                            number(std::uint64_t{partition.count()} * unit),
+                            number(multiprocessors_of(manager_, partition)),
                             {"created"},
                             {proto::partition_text(id)},
                             number(clients_of(manager_, id))});
@@ -133,15 +139,19 @@ Commands::Result Commands::add_partition(const ParsedCommand& command, unsigned 
                         "of it is ready yet",
                         device)};
   const std::uint64_t wanted = command.number(has_name ? "--chunks" : "CHUNKS");
-  const unsigned unit = multiprocessors_of(manager_, device), free = free_of(manager_, device);
+  const unsigned unit = unit_of(manager_, device), free = free_of(manager_, device);
   if (wanted > free)
     return {false, fmt::format("device {} has {} of {} multiprocessors free, and {} {} wanted: see lspart", device, plural(free, "chunk"), unit,
                                wanted, wanted == 1 ? "is" : "are")};
-  const std::uint32_t made = partitions.add(device, static_cast<unsigned>(wanted), name);
+  const bool with_remainder = command.has("--include-remainder") && partitions.remainder_of(device, manager_.facts()->device[device]) != 0;
+  if (const SmPartition* const holder = partitions.holder_of_remainder(device); with_remainder && holder != nullptr)
+    return {false, fmt::format("what the chunks of device {} leave over is partition {}'s: see sm-partition list", device, holder->name)};
+  const std::uint32_t made = partitions.add(device, static_cast<unsigned>(wanted), with_remainder, name);
   const std::string gpu = uuid_text(manager_.facts()->device[device]);
   const std::string id = fmt::format("{}/{}", gpu, proto::partition_text(made));
   if (!has_name) return {true, id + '\n'};
-  return {true, fmt::format("SM partition '{}' created on device {} (sm-count={})\nCUDA_MPS_SM_PARTITION={}\n", name, gpu, wanted * unit, id)};
+  return {true, fmt::format("SM partition '{}' created on device {} (sm-count={})\nCUDA_MPS_SM_PARTITION={}\n", name, gpu,
+                            multiprocessors_of(manager_, *partitions.find(device, made)), id)};
 }
 
 Commands::Result Commands::remove_partition(const ParsedCommand& command, unsigned device) const {

@@ -29,6 +29,7 @@ struct PartitionWish {
   std::string device;
   std::string name;
   unsigned chunks = 0;
+  bool with_remainder = false;
 };
 
 struct SessionLimits {

@@ -5,6 +5,10 @@
 #include <bit>
 #include <iterator>
 
+#include <cuda.h>
+
+#include "proto/provision.hpp"
+
 namespace mpsshim::broker::control {
 
 namespace {
@@ -54,10 +58,27 @@ std::uint32_t SmPartitions::number_of(unsigned device, const std::string& word) 
   return 0;
 }
 
-std::uint32_t SmPartitions::add(unsigned device, unsigned count, const std::string& name) {
+std::uint32_t SmPartitions::remainder_of(unsigned device, const proto::DeviceFacts& facts) const {
+  const auto all = static_cast<std::uint32_t>(std::max(facts.attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT], 0));
+  const std::uint32_t in_chunks = chunks_of(device) * proto::partition_unit(facts.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]);
+  return all - std::min(all, in_chunks);
+}
+
+std::uint32_t SmPartitions::multiprocessors_of(const SmPartition& partition, const proto::DeviceFacts& facts) const {
+  const std::uint32_t unit = proto::partition_unit(facts.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]);
+  return partition.count() * unit + (partition.has_remainder() ? remainder_of(partition.device, facts) : 0);
+}
+
+const SmPartition* SmPartitions::holder_of_remainder(unsigned device) const {
+  const auto holds = [&](const auto& entry) { return entry.second.device == device && entry.second.has_remainder(); };
+  const auto found = std::ranges::find_if(all_, holds);
+  return found != all_.end() ? &found->second : nullptr;
+}
+
+std::uint32_t SmPartitions::add(unsigned device, unsigned count, bool with_remainder, const std::string& name) {
   const std::uint64_t chunks = choose_chunks(free_chunks(device), count);
-  if (chunks == 0) return 0;
-  all_.emplace(++last_, SmPartition{device, chunks, name});
+  if (chunks == 0 || (with_remainder && holder_of_remainder(device) != nullptr)) return 0;
+  all_.emplace(++last_, SmPartition{device, chunks | (with_remainder ? proto::kRemainderBit : 0), name});
   return last_;
 }
 
@@ -82,7 +103,8 @@ void SmPartitions::restore(StateReader& state) {
     partition.device = static_cast<unsigned>(state.number());
     partition.chunks = state.number();
     partition.name = state.text();
-    const bool is_one = number != 0 && number <= last_ && (partition.chunks & ~free_chunks(partition.device)) == 0 && partition.chunks != 0;
+    const std::uint64_t free = free_chunks(partition.device) | (holder_of_remainder(partition.device) == nullptr ? proto::kRemainderBit : 0);
+    const bool is_one = number != 0 && number <= last_ && (partition.chunks & ~free) == 0 && partition.count() != 0;
     if (!is_one || !all_.emplace(number, partition).second) state.fail();
   }
 }

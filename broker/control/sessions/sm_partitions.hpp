@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Static partitions of the devices' multiprocessors (`mpsctl sm_partition`, mpsbroker --static-partitioning; docs/execution.md). Each has chunks of
-// its device that no other has: what the driver makes green contexts of (proto::partition_unit). A partition is there, at the same chunks, until a
+// its device that no other has: what the driver makes green contexts of (proto::partition_unit). One of each device may have what whole chunks leave
+// over, too. A partition is there, at the same chunks, until a
 // command takes it away; its number is never another one's. Who uses which is the sessions' (ClientSession::sm_partition). Owned by SessionManager;
 // the control process's thread.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -18,9 +20,11 @@ namespace mpsshim::broker::control {
 
 struct SmPartition {
   unsigned device = 0;
-  std::uint64_t chunks = 0;  // a bit each
+  std::uint64_t chunks = 0;  // a bit each, and kRemainderBit
   std::string name;          // of those that were made with one (`sm-partition create`); else empty
-  [[nodiscard]] unsigned count() const { return static_cast<unsigned>(__builtin_popcountll(chunks)); }
+  // Whole chunks.
+  [[nodiscard]] unsigned count() const { return static_cast<unsigned>(std::popcount(chunks & ~proto::kRemainderBit)); }
+  [[nodiscard]] bool has_remainder() const { return (chunks & proto::kRemainderBit) != 0; }
 };
 
 class SmPartitions {
@@ -36,8 +40,13 @@ class SmPartitions {
   [[nodiscard]] const SmPartition* find(unsigned device, std::uint32_t number) const;  // nullptr: there is none
   // By "P0000001", or by its name. 0: there is none.
   [[nodiscard]] std::uint32_t number_of(unsigned device, const std::string& word) const;
-  // Its number. 0: so many chunks are not free.
-  [[nodiscard]] std::uint32_t add(unsigned device, unsigned count, const std::string& name);
+  // Multiprocessors of a device that whole chunks leave over, and of a partition of it.
+  [[nodiscard]] std::uint32_t remainder_of(unsigned device, const proto::DeviceFacts& facts) const;
+  [[nodiscard]] std::uint32_t multiprocessors_of(const SmPartition& partition, const proto::DeviceFacts& facts) const;
+  // Whose partition has what the device's whole chunks leave over. nullptr: nobody's.
+  [[nodiscard]] const SmPartition* holder_of_remainder(unsigned device) const;
+  // Its number. 0: so many chunks are not free, or the remainder is not.
+  [[nodiscard]] std::uint32_t add(unsigned device, unsigned count, bool with_remainder, const std::string& name);
   void erase(std::uint32_t number) { all_.erase(number); }
 
   void save(StateWriter& state) const;

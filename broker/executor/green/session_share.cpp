@@ -27,7 +27,7 @@ CUresult measure_parts(const Driver& driver, CUdevice device, DeviceParts& parts
   if (result == CUDA_SUCCESS) result = driver->cuDevSmResourceSplitByCount(nullptr, &count, &whole, nullptr, 0, parts.unit);
   if (result != CUDA_SUCCESS) return result;
   parts.all = static_cast<unsigned>(multiprocessors);
-  parts.count = std::min(count, proto::kMaxResourceGroups);
+  parts.count = std::min(count, proto::kMostChunks);
   return parts.count > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
 }
 
@@ -67,8 +67,11 @@ std::string ShareWish::text() const {
 
 std::vector<unsigned> SessionShares::parts_of(const Run& run) const {
   std::vector<unsigned> parts;
-  for (unsigned i = 0; i < run.count; ++i) parts.push_back((run.first + i) % places());
-  for (unsigned part = 0; part < proto::kMostChunks; ++part) {
+  for (unsigned i = 0; i < run.count; ++i) {
+    const unsigned place = (run.first + i) % places();
+    parts.push_back(place < parts_ ? place : proto::kRemainderChunk);
+  }
+  for (unsigned part = 0; part <= proto::kRemainderChunk; ++part) {
     if ((run.chunks >> part & 1) != 0) parts.push_back(part);
   }
   return parts;
@@ -176,8 +179,7 @@ CUresult SessionShares::make_green(const Run& run, GreenContextRef& green) {
   }
   std::vector<KnownShare> shares;
   for (const unsigned part : own) {
-    const bool is_rest = run.chunks == 0 && part == share.groups;  // no partition has it: a chunk that there is not is refused
-    share.part = is_rest ? proto::kRemainingResource : static_cast<std::int32_t>(part);
+    share.part = part == proto::kRemainderChunk ? proto::kRemainingResource : static_cast<std::int32_t>(part);
     shares.push_back({share, nullptr});
   }
   CUdevResourceDesc descriptor = nullptr;
@@ -187,12 +189,9 @@ CUresult SessionShares::make_green(const Run& run, GreenContextRef& green) {
   const GreenContextSlot slot = count_green_context(core_, std::make_shared<std::atomic<unsigned>>(0));
   const CUresult result = GreenContext::make(core_, descriptor, std::move(identity), slot, green);
   if (result != CUDA_SUCCESS) return result;
-  const bool has_rest = std::ranges::find(own, share.groups) != own.end();
-  if (run.chunks == 0)
-    log_info("Parts {} to {} of {} with {} multiprocessors each{} are a share of clients from now on", own.front(), own.back(), share.groups,
-             share.min_count, has_rest ? ", and what these leave over," : "");
-  else
-    log_info("Parts {} of {} with {} multiprocessors each are a static partition from now on", fmt::join(own, " "), share.groups, share.min_count);
+  const bool has_rest = std::erase(own, proto::kRemainderChunk) != 0;
+  log_info("Parts {} of {} with {} multiprocessors each{} are {} from now on", fmt::join(own, " "), share.groups, share.min_count,
+           has_rest ? ", and what these leave over," : "", run.chunks == 0 ? "a share of clients" : "a static partition");
   return CUDA_SUCCESS;
 }
 

@@ -47,7 +47,7 @@ struct ShareWish {
 
 // What the driver cuts a device into.
 struct DeviceParts {
-  unsigned count = 0;  // at most kMaxResourceGroups
+  unsigned count = 0;  // at most kMostChunks
   unsigned unit = 0;   // multiprocessors of each
   unsigned all = 0;    // multiprocessors
   int major = 0;       // compute capability
@@ -78,7 +78,7 @@ class SessionShares {
   struct Run {
     unsigned first = 0;  // of the parts, which go round
     unsigned count = 0;
-    std::uint64_t chunks = 0;  // not 0: these parts, in place of a run
+    std::uint64_t chunks = 0;  // not 0: these parts, in place of a run (proto/sm_partition.hpp)
     auto operator<=>(const Run&) const = default;
   };
   struct Made {
@@ -98,6 +98,7 @@ class SessionShares {
   // `within`: that run, or nullptr: the whole device. Sessions of `leaving`, if given, count for nothing in its run.
   [[nodiscard]] Run least_used(unsigned count, const Run* within, const Group* leaving) const REQUIRES(mutex_);
   [[nodiscard]] unsigned load_of(const Run& run, const Group* leaving) const REQUIRES(mutex_);
+  // By number, and kRemainderChunk.
   [[nodiscard]] std::vector<unsigned> parts_of(const Run& run) const REQUIRES(mutex_);
   [[nodiscard]] unsigned places() const REQUIRES(mutex_) { return parts_ + (has_rest_ ? 1 : 0); }
   [[nodiscard]] std::shared_ptr<void> use(const Run& run, std::uint64_t group) REQUIRES(mutex_);

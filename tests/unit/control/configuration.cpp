@@ -135,10 +135,11 @@ TEST_CASE("configuration: a broker begins with the partitions of the file, in it
       {head + partition("name = \"x\""), ":3: \"sm_partitions\": a partition needs a name and chunks"},
       {head + partition("chunks = 1"), ":3: \"sm_partitions\": a partition needs a name and chunks"},
       {head + partition("name = \"X\"\nchunks = 1"), ":4: \"name\": a partition's name has lowercase letters"},
-      {head + partition("name = \"x\"\nchunks = 0"), ":5: \"chunks\": it is 1 to 64"},
-      {head + partition("name = \"x\"\nchunks = 65"), ":5: \"chunks\": it is 1 to 64"},
-      {head + partition("name = \"x\"\nchunks = \"1\""), ":5: \"chunks\": it is 1 to 64"},
-      {head + partition("name = \"x\"\nchunks = 1\ninclude_remainder = true"), ":6: \"include_remainder\": no such key is obeyed: name, chunks"},
+      {head + partition("name = \"x\"\nchunks = 0"), ":5: \"chunks\": it is 1 to 63"},
+      {head + partition("name = \"x\"\nchunks = 64"), ":5: \"chunks\": it is 1 to 63"},
+      {head + partition("name = \"x\"\nchunks = \"1\""), ":5: \"chunks\": it is 1 to 63"},
+      {head + partition("name = \"x\"\nchunks = 1\ninclude_remainder = 1"), ":6: \"include_remainder\": it is true or false"},
+      {head + partition("name = \"x\"\nchunks = 1\nserver = true"), ":6: \"server\": no such key is obeyed: name, chunks, include_remainder"},
       {head + partition("name = \"x\"\nchunks = 1\nshareable = true"), ":6: \"shareable\": no such key is obeyed: name, chunks"},
       {head + partition("name = \"x\"\nchunks = 1") + partition("name = \"x\"\nchunks = 2"), ":6: \"x\": there is a partition of that name already"},
       {head + "sm_partitions = 5", ":3: \"sm_partitions\": it is to be an array of tables"},
@@ -155,14 +156,16 @@ TEST_CASE("configuration: a broker begins with the partitions of the file, in it
   SessionLimits limits = ControlFixture::quick_limits();
   limits.has_static_partitions = true;
   CHECK(mistake_in(head + partition("name = \"large\"\nchunks = 6\ninclude_remainder = false") + partition("name = \"none\"\nchunks = 5") +
-                       partition("name = \"small\"\nchunks = 2") + "[[servers.a.devices]]\nuuid = \"GPU-9\"\n" +
+                       partition("name = \"small\"\nchunks = 2\ninclude_remainder = true") +
+                       partition("name = \"late\"\nchunks = 1\ninclude_remainder = true") + "[[servers.a.devices]]\nuuid = \"GPU-9\"\n" +
                        partition("name = \"away\"\nchunks = 1") + "[servers.a.namespaces.apart]\nown_executor = true\n",
                    limits) == "");
   ControlFixture broker(limits);
   Console console(broker);
-  broker.serve();  // a device has ten chunks
+  broker.executor().multiprocessors = 21;  // ten chunks of two, and one
+  broker.serve();
   const std::string gpu = "GPU-00000000-0000-0000-0000-000000000000";
   CHECK(console.ok("sm-partition list --device 0 --format=csv,noheader") ==
-        "0," + gpu + ",large,6,12,created,P0000001,0\n0," + gpu + ",small,2,4,created,P0000002,0\n0," + gpu + ",,2,4,unallocated,,\n");
+        "0," + gpu + ",large,6,12,created,P0000001,0\n0," + gpu + ",small,2,5,created,P0000002,0\n0," + gpu + ",,2,4,unallocated,,\n");
   CHECK(console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",0,0 0,,,100.0,,1\n") != std::string::npos);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -62,10 +63,10 @@ TEST_CASE("partitions: chunks are neighbours where there is room, in the smalles
   CHECK(choose_chunks(0b1010'1001, 2) == 0b0000'1001);  // there are none: the first ones
   CHECK(choose_chunks(0b1010'1001, 4) == 0b1010'1001);
   CHECK(choose_chunks(0b1010'1001, 5) == 0);
-  CHECK(choose_chunks(UINT64_MAX, 64) == UINT64_MAX);
+  CHECK(choose_chunks(UINT64_MAX, 63) == UINT64_MAX >> 1);
   CHECK(choose_chunks(0, 1) == 0);
   CHECK(choose_chunks(1, 0) == 0);
-  CHECK(choose_chunks(std::uint64_t{1} << 63, 1) == std::uint64_t{1} << 63);
+  CHECK(choose_chunks(std::uint64_t{1} << 62, 1) == std::uint64_t{1} << 62);
 }
 
 TEST_CASE("partitions: whatever is made and removed, no two of a device have a chunk in common, and no number comes again") {
@@ -77,7 +78,7 @@ TEST_CASE("partitions: whatever is made and removed, no two of a device have a c
     random = random * 1'664'525 + 1'013'904'223;
     const unsigned device = random >> 31, count = 1 + (random >> 16) % 5;
     const auto free = static_cast<unsigned>(std::popcount(partitions.free_chunks(device)));
-    const std::uint32_t made = partitions.add(device, count, "");
+    const std::uint32_t made = partitions.add(device, count, false, "");
     REQUIRE((made != 0) == (count <= free));
     if (made != 0) REQUIRE(numbers.insert(made).second);
     if ((made == 0 || (random & 0x100) != 0) && !partitions.all().empty())
@@ -186,6 +187,39 @@ TEST_CASE("partitions: version 3's words, with names") {
   CHECK(broker.console.ok("device list --format=csv,noheader").find(",10\n") != std::string::npos);  // as the driver cuts it
 }
 
+TEST_CASE("partitions: one of each device may have what whole chunks leave over") {
+  ControlFixture broker(parted());
+  broker.executor().multiprocessors = 23;  // ten chunks of two, and three
+  broker.serve();
+  Console console(broker);
+  CHECK(console.ok("sm-partition create large --device 0 --chunks 4 --include-remainder").find("(sm-count=11)") != std::string::npos);
+  CHECK(console.error("sm-partition create other --include-remainder --device 0 --chunks 1") ==
+        "what the chunks of device 0 leave over is partition large's: see sm-partition list");
+  CHECK(console.ok("sm-partition create other --device 0 --chunks 6").find("(sm-count=12)") != std::string::npos);
+  CHECK(console.ok("sm-partition list --device 0 --format=csv,noheader") ==
+        "0," + kGpu + ",large,4,11,created,P0000001,0\n0," + kGpu + ",other,6,12,created,P0000002,0\n");
+  CHECK(console.ok("lspart --csv").find("\n0," + kGpu + ",,,0,10,0,23,\n") != std::string::npos);
+  const SmPartitions& partitions = broker.manager.partitions();
+  REQUIRE(partitions.find(0, 1) != nullptr);
+  CHECK(partitions.find(0, 1)->chunks == (0b1111 | proto::kRemainderBit));
+  CHECK(partitions.find(0, 2)->chunks == 0b11'1111'0000);
+  console.ok("sm-partition delete large --device 0");  // then it is nobody's again
+  CHECK(console.ok("sm-partition create small --device 0 --chunks 1 --include-remainder").find("(sm-count=5)") != std::string::npos);
+  CHECK(console.ok("sm-partition create away --device 1 --chunks 1 --include-remainder").find("(sm-count=5)") != std::string::npos);
+}
+
+TEST_CASE("partitions: where nothing is left over, one that is to have it has its chunks, whoever has that, too") {
+  ControlFixture broker(parted());
+  broker.executor().multiprocessors = 20;
+  broker.serve();
+  Console console(broker);
+  for (const char* name : {"one", "two"})
+    CHECK(console.ok(std::string("sm-partition create ") + name + " --device 0 --chunks 3 --include-remainder").find("(sm-count=6)") !=
+          std::string::npos);
+  CHECK(broker.manager.partitions().find(0, 1)->chunks == 0b111);
+  CHECK(broker.manager.partitions().find(0, 2)->chunks == 0b11'1000);
+}
+
 TEST_CASE("partitions: a driver that cuts nothing has none, and a broker without the option lets everybody in") {
   {
     ControlFixture broker(parted());
@@ -209,9 +243,9 @@ TEST_CASE("partitions: a driver that cuts nothing has none, and a broker without
 TEST_CASE("partitions: all of them are handed over, and what cannot be is refused") {
   SmPartitions before;
   before.learn(std::vector<std::uint32_t>{10, 3});
-  CHECK(before.add(0, 4, "") == 1);
-  CHECK(before.add(1, 2, "large") == 2);
-  CHECK(before.add(0, 2, "") == 3);
+  CHECK(before.add(0, 4, false, "") == 1);
+  CHECK(before.add(1, 2, true, "large") == 2);
+  CHECK(before.add(0, 2, false, "") == 3);
   before.erase(1);
   const auto handed_over = [](const SmPartitions& partitions, SmPartitions& after) {
     StateWriter writer;
@@ -227,21 +261,30 @@ TEST_CASE("partitions: all of them are handed over, and what cannot be is refuse
   CHECK(after.free_chunks(0) == before.free_chunks(0));
   REQUIRE(after.find(1, 2) != nullptr);
   CHECK(after.find(1, 2)->name == "large");
+  CHECK(after.find(1, 2)->has_remainder());
+  CHECK(after.add(1, 1, true, "") == 0);
   CHECK(after.find(0, 3)->chunks == before.find(0, 3)->chunks);
-  CHECK(after.add(0, 1, "") == 4);  // and no number comes again
-  StateWriter writer;               // two with a chunk in common
-  writer.number(2);
-  for (unsigned device = 0; device < proto::kMaxDevices; ++device) writer.number(10);
-  writer.number(2);
-  for (const std::uint64_t number : {1, 2}) {
-    writer.number(number);
-    writer.number(0);
-    writer.number(0b11);
-    writer.text("");
-  }
-  std::string why;
-  StateReader reader(writer.finish(), why);
-  SmPartitions overlapping;
-  overlapping.restore(reader);
-  CHECK_FALSE(reader.ok());
+  CHECK(after.add(0, 1, false, "") == 4);  // and no number comes again
+  const auto are_refused = [](std::uint64_t one, std::uint64_t other) {
+    StateWriter writer;
+    writer.number(2);
+    for (unsigned device = 0; device < proto::kMaxDevices; ++device) writer.number(10);
+    writer.number(2);
+    for (const auto& [number, chunks] : {std::pair{1u, one}, {2u, other}}) {
+      writer.number(number);
+      writer.number(0);
+      writer.number(chunks);
+      writer.text("");
+    }
+    std::string why;
+    StateReader reader(writer.finish(), why);
+    SmPartitions partitions;
+    partitions.restore(reader);
+    return !reader.ok();
+  };
+  CHECK_FALSE(are_refused(0b01, 0b10 | proto::kRemainderBit));
+  CHECK(are_refused(0b01, 0b11));  // with a chunk in common
+  CHECK(are_refused(0b01 | proto::kRemainderBit, 0b10 | proto::kRemainderBit));
+  CHECK(are_refused(0b01, proto::kRemainderBit));  // without a whole chunk
+  CHECK(are_refused(0b01, 0b100'0000'0000));       // of one that there is not
 }

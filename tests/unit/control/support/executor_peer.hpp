@@ -63,6 +63,7 @@ class ExecutorPeer {
       device.greatest_stream_priority = greatest_priority;
       device.is_cpu_device = is_cpu ? 1 : 0;
       device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] = exclusive ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
+      device.attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT] = multiprocessors;
     }
     facts->peer[0][1].can_access = facts->peer[1][0].can_access = are_peers ? 1 : 0;
     REQUIRE(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts));
@@ -154,6 +155,7 @@ class ExecutorPeer {
   bool is_cpu = false, are_peers = true;  // the CPU driver's; the two devices
   int driver_version = 13'000;
   unsigned chunks = 10;        // that each device is cut into
+  int multiprocessors = 0;     // of each device
   int greatest_priority = -5;  // of streams; the least is 0
 
  private:
