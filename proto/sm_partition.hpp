@@ -17,6 +17,8 @@ inline constexpr unsigned kMostChunks = 63;
 // The last bit: what the driver's split leaves over, 4 multiprocessors of most H100.
 inline constexpr unsigned kRemainderChunk = kMostChunks;
 inline constexpr std::uint64_t kRemainderBit = std::uint64_t{1} << kRemainderChunk;
+// Those of a device that is cut into so many.
+[[nodiscard]] constexpr std::uint64_t first_chunks(unsigned count) { return (std::uint64_t{1} << (count < kMostChunks ? count : kMostChunks)) - 1; }
 
 // "P0000001"
 [[nodiscard]] std::string partition_text(std::uint32_t number);

@@ -207,6 +207,7 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::size: return "size";
     case ArgumentKind::size_or_none: return "size_or_none";
     case ArgumentKind::percentage: return "percentage";
+    case ArgumentKind::percentage_or_none: return "percentage_or_none";
     case ArgumentKind::client_priority: return "client_priority";
     case ArgumentKind::seconds: return "seconds";
     case ArgumentKind::interval: return "interval";

@@ -24,6 +24,7 @@ enum class ArgumentKind {
   size,        // of memory
   size_or_none,
   percentage,
+  percentage_or_none,
   client_priority,
   seconds,
   interval,  // seconds, with parts of one

@@ -13,8 +13,14 @@ constexpr std::string_view kClientFields[] = {
     "sm-partition"};
 constexpr std::string_view kServerFields[] = {
     "server", "pid", "uid", "device", "status", "clients", "active-thread-percentage", "pinned-memory-limit"};
-constexpr std::string_view kNamespaceFields[] = {
-    "uid", "clients", "active-thread-percentage", "pinned-memory-limit", "pinned-memory-request", "client-priority", "own-executor"};
+constexpr std::string_view kNamespaceFields[] = {"uid",
+                                                 "clients",
+                                                 "active-thread-percentage",
+                                                 "active-thread-percentage-request",
+                                                 "pinned-memory-limit",
+                                                 "pinned-memory-request",
+                                                 "client-priority",
+                                                 "own-executor"};
 
 std::vector<CommandSpec> client_commands() {
   const ArgumentSpec pid{"PID", ArgumentKind::any_client};
@@ -58,14 +64,14 @@ std::vector<CommandSpec> namespace_commands() {
        Formats::table,
        false,
        "Groups of clients that share limits (MPSSHIM_GROUP, mpsrun --group): user, clients, device memory that they hold, that is kept for them and "
-       "that they may hold together, part "
-       "of the multiprocessors that they have among them, priority"},
+       "that they may hold together, parts of the multiprocessors that they have among them and that are kept for them, priority"},
       {"namespace get",
        {user},
        {name, {"FIELD", ArgumentKind::namespace_field}},
        Formats::text,
        false,
-       "One word about a group. FIELD: active-thread-percentage, pinned-memory-limit, pinned-memory-request, client-priority, own-executor (yes or "
+       "One word about a group. FIELD: active-thread-percentage, active-thread-percentage-request, pinned-memory-limit, pinned-memory-request, "
+       "client-priority, own-executor (yes or "
        "no), "
        "clients (how many), uid"},
       {"namespace create",
@@ -78,6 +84,7 @@ std::vector<CommandSpec> namespace_commands() {
        "takes one of --executors, so that their faults reach nobody else; where none can be had they are not served"},
       {"namespace set",
        {{"--active-thread-percentage", kPercentage},
+        {"--active-thread-percentage-request", ArgumentSpec{"PERCENTAGE|none", ArgumentKind::percentage_or_none}},
         {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
         {"--pinned-memory-request", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
         {"--client-priority", kPriority},
@@ -85,9 +92,9 @@ std::vector<CommandSpec> namespace_commands() {
        {name},
        Formats::text,
        true,
-       "Sets what all clients of a group have together: a part of each device's multiprocessors, and device memory on each; a request is device "
-       "memory "
-       "that is kept for them: others are refused what would leave less. The priority is that of each of them. It holds for clients that are "
+       "Sets what all clients of a group have together: a part of each device's multiprocessors, and device memory on each; requests are "
+       "what is kept for them: others are refused device memory that would leave less, and keep off that part of the multiprocessors while any of "
+       "them is at work, and for a while behind that. The priority is that of each of them. It holds for clients that are "
        "connected as well; answers once that is so. --uid: of that user's group, by default the broker's "
        "own"},
       {"namespace delete", {user}, {name}, Formats::text, true, "Forgets a group that has no clients"},

@@ -43,6 +43,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::size:
     case ArgumentKind::size_or_none:
     case ArgumentKind::percentage:
+    case ArgumentKind::percentage_or_none:
     case ArgumentKind::interval:
     case ArgumentKind::sort_key:
     case ArgumentKind::group:
@@ -98,6 +99,9 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   }
   if (argument.kind == ArgumentKind::percentage && !proto::parse_percentage(word)) {
     return fmt::format("{} is no percentage: a number above 0, to 100, such as 25 or 12.5", as_quoted(word));
+  }
+  if (argument.kind == ArgumentKind::percentage_or_none && word != "none" && !proto::parse_percentage(word)) {
+    return fmt::format("{} is no percentage: a number above 0, to 100, such as 25 or 12.5, or none", as_quoted(word));
   }
   if (argument.kind == ArgumentKind::interval && !parse_interval(word)) {
     return fmt::format("{} is no interval: {} is 0.1 to 3600", as_quoted(word), argument.name);

@@ -20,7 +20,7 @@
 
 namespace mpsshim::broker::control {
 
-inline constexpr std::uint32_t kHandoverVersion = 14;  // written
+inline constexpr std::uint32_t kHandoverVersion = 15;  // written
 inline constexpr std::uint32_t kOldestHandover = 1;   // still read
 
 class StateWriter {
@@ -59,7 +59,7 @@ class StateReader {
   // 7: who holds the broker; executors have numbers. 8: limits of memory, and what sessions have of them. 9: whose the socket of clients is, when
   // sessions began, and what is counted of them. 10: percentages and priorities. 11: namespaces. 12: what is kept for
   // them, and waits. 13: orders of devices that clients were told, and pinned memory of other sessions. 14: static partitions, and who has which;
-  // groups with executors of their own.
+  // groups with executors of their own. 15: multiprocessors that are kept for groups, and remainders of partitions.
   [[nodiscard]] std::uint32_t version() const { return version_; }
   // False once anything was missing; values read from then on are 0 or empty.
   [[nodiscard]] bool ok() const { return ok_; }

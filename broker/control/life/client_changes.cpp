@@ -35,6 +35,11 @@ void ClientChanges::change(ClientSession& session, const ClientChange& change, A
   send(session, std::move(answer));
 }
 
+void ClientChanges::refresh(ClientSession& session) {
+  const bool is_there = session.phase == SessionPhase::opening || session.phase == SessionPhase::active;
+  if (is_there && terms_(session).chunks != session.told_chunks) send(session, [](const std::string&) {});
+}
+
 // In the executor it comes behind SessionOpen.
 void ClientChanges::send(ClientSession& session, Answer answer) {
   const std::uint64_t number = ++last_order_;
@@ -45,6 +50,7 @@ void ClientChanges::send(ClientSession& session, Answer answer) {
   order.given_at = EventLoop::Clock::now();
   order.next_look = loop_.after(kNextLook, [this, number] { look(number); });
   const SessionTerms terms = terms_(session);
+  session.told_chunks = terms.chunks;
   session.executor->send(message::SessionProvision{
       .session = session.id,
       .order = number,
@@ -58,8 +64,7 @@ void ClientChanges::send(ClientSession& session, Answer answer) {
 }
 
 void ClientChanges::tell_client(const ClientSession& session) const {
-  const SessionTerms terms = terms_(session);
-  if (session.channel) session.channel->tell_thread_percentage(proto::lower_percentage(terms.thread_percentage, terms.group_percentage));
+  if (session.channel) session.channel->tell_thread_percentage(terms_(session).told_percentage());
 }
 
 // One that has left its executor is opened in the next with what it has now. Else it may be that no moment comes in which its part can be made.
@@ -86,7 +91,7 @@ void ClientChanges::provisioned(ClientSession& session, const message::SessionPr
   const Order order = std::move(orders_.extract(found).mapped());
   const auto is_its = [&](const auto& entry) { return entry.second.session == session.id; };
   if (std::ranges::none_of(orders_, is_its)) {  // else a later one says more
-    session.thread_percentage = message.thread_percentage;
+    if (session.told_chunks == 0) session.thread_percentage = message.thread_percentage;  // else it was not asked about that
     tell_client(session);
   }
   if (status == CUDA_SUCCESS) return order.answer("");

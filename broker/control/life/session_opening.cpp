@@ -153,6 +153,7 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
   if (!session.client_priority) session.client_priority = settings_.client_priority(session);
   session.uses_heap = false;
   const SessionTerms terms = settings_.terms(session);
+  session.told_chunks = terms.chunks;
   const auto lent = session.channel->lent();
   executor.send(
       {message::SessionOpen{.session = session.id,

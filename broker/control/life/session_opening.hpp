@@ -18,6 +18,7 @@
 #include "broker/control/placement/probation.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -28,7 +29,12 @@ struct SessionTerms {
   std::uint32_t client_priority = 0;
   std::uint64_t group = 0;
   std::uint32_t group_percentage = 0;
-  std::uint64_t chunks = 0;  // of its static partition; 0: percentages hold
+  std::uint64_t chunks = 0;           // of its static partition, or what is not kept for others at work; 0: percentages hold
+  std::uint32_t percentage_left = 0;  // what is kept for others does not count for it; 0: nothing is
+  // What its client goes by.
+  [[nodiscard]] std::uint32_t told_percentage() const {
+    return proto::lower_percentage(proto::lower_percentage(thread_percentage, group_percentage), percentage_left);
+  }
 };
 
 class SessionOpening {

@@ -57,6 +57,13 @@ void SessionManager::make_partitions(const proto::DriverFacts& facts) {
 
 // Commands cannot ask for more than there is, but a file and a command that came before the first server is ready may have.
 void SessionManager::take_requests_back(const proto::DriverFacts& facts) {
+  for (const auto& [key, of] : namespaces_.all()) {
+    const std::string fault = requests_.fault_of(key, of.thread_percentage_request);
+    if (fault.empty()) continue;
+    log_warning("Namespace {}: {} (namespace set --active-thread-percentage-request): nothing is kept for it.", key.second, fault);
+    namespaces_.find_or_make(key)->thread_percentage_request = 0;
+  }
+  requests_.changed();
   const std::uint64_t wanted = namespaces_.requested_besides(nullptr);
   for (unsigned device = 0; device < facts.device_count; ++device) {
     if (wanted <= facts.device[device].total_memory_bytes) continue;
@@ -77,6 +84,9 @@ void SessionManager::take_default_provision() {
     if (limits_.has_static_partitions && made->thread_percentage != 0)
       log_warning("Namespace {} is to have {} % of the multiprocessors, which means nothing with --static-partitioning: it is left out.", name,
                   proto::percentage_text(std::exchange(made->thread_percentage, 0)));
+    if (limits_.has_static_partitions && made->thread_percentage_request != 0)
+      log_warning("Multiprocessors are to be kept for namespace {}, which means nothing with --static-partitioning: they are not.", name);
+    if (limits_.has_static_partitions) made->thread_percentage_request = 0;
   }
   const std::string& percentage_text = limits_.thread_percentage_text;
   const auto percentage = proto::parse_percentage(percentage_text);
@@ -138,6 +148,9 @@ SessionTerms SessionManager::terms_of(const ClientSession& session) const {
   // Executors ask for sessions that have a limit. This one is none, but what is kept for others has to be asked about.
   if (facts() != nullptr && namespaces_.requested_besides(of) != 0)
     terms.device_limit_bytes = proto::lower_limit(terms.device_limit_bytes, facts()->device[session.device].total_memory_bytes);
+  terms.percentage_left = requests_.percentage_left(limits_.house_of(session.client.uid), of, session.device);
+  if (!limits_.has_static_partitions)
+    terms.chunks = requests_.chunks_for(session, terms.thread_percentage, of != nullptr ? of->thread_percentage : 0);
   if (of == nullptr) return terms;
   terms.device_limit_bytes = proto::lower_limit(terms.device_limit_bytes, of->memory_limit_bytes);
   terms.group = of->id;

@@ -89,6 +89,15 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                 .terms = [this](const ClientSession& session) { return terms_of(session); },
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
       changes_(loop, sessions_, [this](const ClientSession& session) { return terms_of(session); }),
+      requests_(loop, {.limits = limits_,
+                       .sessions = sessions_,
+                       .namespaces = namespaces_,
+                       .partitions = partitions_,
+                       .facts = [this] { return facts(); },
+                       .refresh =
+                           [this](std::uint64_t session) {
+                             if (ClientSession* const found = sessions_.find(session); found != nullptr) changes_.refresh(*found);
+                           }}),
       investigation_(sessions_, ledger_),
       deaths_(sessions_, ends_, relocations_, investigation_, ledger_),
       restarts_(loop, sessions_, pool_, images_, image_service_, replacements_, [this](ManagedExecutor& executor) { serve(executor); }),
@@ -166,6 +175,7 @@ void SessionManager::save(StateWriter& state) { handover().save(state); }
 bool SessionManager::resume(StateReader& state, std::string& why, std::function<void()> started) {
   SessionHandover former = handover();
   if (!former.restore(state, why)) return false;
+  requests_.changed();
   restarts_.await_first_lives(std::move(started));
   former.start_executors();
   return true;

@@ -18,6 +18,7 @@
 #include "broker/control/executors/published_facts.hpp"
 #include "broker/control/life/client_changes.hpp"
 #include "broker/control/life/executor_deaths.hpp"
+#include "broker/control/life/multiprocessor_requests.hpp"
 #include "broker/control/life/session_opening.hpp"
 #include "broker/control/placement/collectives.hpp"
 #include "broker/control/placement/probation.hpp"
@@ -88,6 +89,7 @@ class SessionManager final : public ExecutorOwner {
   }
   [[nodiscard]] ClientChanges& changes() { return changes_; }
   [[nodiscard]] Namespaces& namespaces() { return namespaces_; }
+  [[nodiscard]] MultiprocessorRequests& requests() { return requests_; }
   [[nodiscard]] SmPartitions& partitions() { return partitions_; }
   [[nodiscard]] const SmPartitions& partitions() const { return partitions_; }
   [[nodiscard]] const Namespace* namespace_of(const ClientSession& session) const {
@@ -173,6 +175,7 @@ class SessionManager final : public ExecutorOwner {
   SessionEnds ends_;
   SessionOpening opening_;
   ClientChanges changes_;
+  MultiprocessorRequests requests_;
   Investigation investigation_;
   ExecutorDeaths deaths_;
   Restarts restarts_;

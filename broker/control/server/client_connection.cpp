@@ -322,8 +322,7 @@ void ClientConnection::attached(CUresult status, ClientSession& session) {
   message.epoch = session.epoch;
   message.device_lease = session.device_lease;
   message.pinned_lease = session.pinned_lease;
-  const SessionTerms terms = manager_.terms_of(session);
-  message.thread_percentage = proto::lower_percentage(terms.thread_percentage, terms.group_percentage);
+  message.thread_percentage = manager_.terms_of(session).told_percentage();
   message.lost = static_cast<std::uint32_t>(session.lost_error);
   if (status != CUDA_SUCCESS || message.lost != 0) return answer(message, status);
   answer(message, status, session.channel->lent());

@@ -31,7 +31,8 @@ void ClientConnection::on(const proto::ProvisionAsk& request) {
   }
   for (unsigned device = 0; !is_parted && device < proto::kMaxDevices; ++device) {
     const std::uint32_t own = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_.thread_percentage);
-    told.thread_percentage[device] = of != nullptr ? proto::lower_percentage(own, of->thread_percentage) : own;
+    const std::uint32_t left = manager_.requests().percentage_left(manager_.limits().house_of(client_.uid), of, device);
+    told.thread_percentage[device] = proto::lower_percentage(proto::lower_percentage(own, of != nullptr ? of->thread_percentage : 0), left);
   }
   answer(told, CUDA_SUCCESS);
 }

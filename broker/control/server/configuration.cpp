@@ -159,6 +159,8 @@ class Reader {
       } else if (key.str() == "active_thread_percentage") {
         const std::uint32_t percentage = percentage_of(node).value_or(0);
         made.thread_percentage = percentage == proto::kWholePercentage ? 0 : percentage;
+      } else if (key.str() == "active_thread_percentage_request") {
+        made.thread_percentage_request = percentage_of(node, key.str()).value_or(0);
       } else if (key.str() == "client_priority") {
         made.client_priority = priority_of(node);
       } else if (key.str() == "own_executor") {
@@ -167,7 +169,8 @@ class Reader {
         made.has_own_executor = is_own.value_or(false);
       } else {
         refuse(node, key.str(),
-               "no such key is obeyed: pinned_memory_limit, pinned_memory_request, active_thread_percentage, client_priority, own_executor");
+               "no such key is obeyed: pinned_memory_limit, pinned_memory_request, active_thread_percentage, "
+               "active_thread_percentage_request, client_priority, own_executor");
       }
     }
     if (made.memory_limit_bytes != 0 && made.memory_request_bytes > made.memory_limit_bytes)
@@ -180,9 +183,9 @@ class Reader {
     if (!bytes) refuse(node, key, "it is no size: an integer above 0 with M or G, such as \"900M\"");
     return bytes;
   }
-  [[nodiscard]] std::optional<std::uint32_t> percentage_of(const toml::node& node) {
+  [[nodiscard]] std::optional<std::uint32_t> percentage_of(const toml::node& node, std::string_view key = "active_thread_percentage") {
     const auto percentage = proto::parse_percentage(text_of(node));
-    if (!percentage) refuse(node, "active_thread_percentage", "it is no percentage: above 0, to 100, such as \"25\" or \"12.5\"");
+    if (!percentage) refuse(node, key, "it is no percentage: above 0, to 100, such as \"25\" or \"12.5\"");
     return percentage;
   }
   [[nodiscard]] std::optional<std::uint32_t> priority_of(const toml::node& node) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -65,6 +66,7 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                {"pinned_memory_request_bytes", "KEPT", 9},
                {"pinned_memory_limit_bytes", "LIMIT", 9},
                {"active_thread_percentage", "SM%", 7},
+               {"active_thread_percentage_request", "SM%-KEPT", 10},
                {"client_priority", "PRIORITY", 10},
                {"own_executor", "EXECUTOR"}},
               {}};
@@ -84,6 +86,7 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                           of.memory_request_bytes != 0 ? mib(of.memory_request_bytes) : Cell{nullptr},
                           of.memory_limit_bytes != 0 ? mib(of.memory_limit_bytes) : Cell{nullptr},
                           {Decimal{proto::percentage_text(percentage)}},
+                          of.thread_percentage_request != 0 ? Cell{Decimal{proto::percentage_text(of.thread_percentage_request)}} : Cell{nullptr},
                           of.client_priority ? number(*of.client_priority) : Cell{nullptr},
                           {std::uint64_t{of.has_own_executor ? 1u : 0u}, of.has_own_executor ? "own" : "shared"}});
   }
@@ -100,6 +103,8 @@ Commands::Result Commands::get_namespace(const ParsedCommand& command) const {
   if (field == "clients") value = fmt::format("{}", members_of(manager_, found).size());
   if (field == "active-thread-percentage")
     value = proto::percentage_text(found->thread_percentage != 0 ? found->thread_percentage : proto::kWholePercentage);
+  if (field == "active-thread-percentage-request")
+    value = found->thread_percentage_request != 0 ? proto::percentage_text(found->thread_percentage_request) : "none";
   if (field == "pinned-memory-limit") value = size_text(found->memory_limit_bytes);
   if (field == "pinned-memory-request") value = found->memory_request_bytes != 0 ? size_text(found->memory_request_bytes) : "none";
   if (field == "client-priority") value = found->client_priority ? fmt::format("{}", *found->client_priority) : "-";
@@ -146,15 +151,23 @@ void Commands::set_namespace(const ParsedCommand& command, const Answer& answer)
   const std::uint64_t limit_bytes = size_of("--pinned-memory-limit", of.memory_limit_bytes);
   const std::uint64_t request_bytes = size_of("--pinned-memory-request", of.memory_request_bytes);
   if (fault.empty()) fault = fault_of_request(manager_, of, request_bytes, limit_bytes);
-  if (!percentage && !change.client_priority && !command.has("--pinned-memory-limit") && !command.has("--pinned-memory-request")) {
-    fault = "there is nothing to set: give --active-thread-percentage, --pinned-memory-limit, --pinned-memory-request or --client-priority";
+  const bool has_request = command.has("--active-thread-percentage-request");
+  const std::uint32_t request =
+      has_request ? proto::parse_percentage(command.text("--active-thread-percentage-request")).value_or(0) : of.thread_percentage_request;
+  if (has_request && fault.empty() && request != 0) fault = fault_of_percentage(1);
+  if (has_request && fault.empty()) fault = manager_.requests().fault_of(key, request);
+  if (!percentage && !has_request && !change.client_priority && !command.has("--pinned-memory-limit") && !command.has("--pinned-memory-request")) {
+    fault =
+        "there is nothing to set: give --active-thread-percentage, --active-thread-percentage-request, --pinned-memory-limit, "
+        "--pinned-memory-request or --client-priority";
   }
   if (!fault.empty()) return answer({false, fault});
-  const bool touches_others = request_bytes != of.memory_request_bytes;
+  const bool touches_others = request_bytes != of.memory_request_bytes || request != of.thread_percentage_request;
   if (percentage) of.thread_percentage = *percentage == proto::kWholePercentage ? 0 : *percentage;
   if (change.client_priority) of.client_priority = change.client_priority;
   of.memory_limit_bytes = limit_bytes;
   of.memory_request_bytes = request_bytes;
+  if (std::exchange(of.thread_percentage_request, request) != request) manager_.requests().changed();
   change_sessions(members_of(manager_, &of), change, [this, key, touches_others, answer](const Result& done) {
     if (!done.ok || !touches_others) return answer(done);
     change_sessions(others_than(manager_, manager_.namespaces().find(key)), {}, answer);

@@ -102,6 +102,7 @@ struct ClientSession {
   std::optional<std::uint32_t> client_priority, asked_client_priority;
   std::string name_space;  // Namespaces; empty: of none
   std::uint64_t collective = 0;    // Collectives: its group's least session, 0: of none
+  std::uint64_t told_chunks = 0;   // that its executor was told last
   std::uint32_t sm_partition = 0;  // SmPartitions: where its kernels run, in place of a percentage; 0: there are none
   DeviceCharge::Held device_held = std::make_shared<std::uint64_t>(0);
   [[nodiscard]] std::uint64_t memory_left_bytes() const {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/sessions/namespaces.hpp"
 
+#include <algorithm>
+
+#include "proto/provision.hpp"
+
 namespace mpsshim::broker::control {
 
 const Namespace* Namespaces::find(const Key& key) const {
@@ -34,6 +38,7 @@ void Namespaces::save(StateWriter& state) const {
     state.number(of.client_priority ? 1 + *of.client_priority : 0);
     state.number(of.memory_request_bytes);
     state.number(of.has_own_executor ? 1 : 0);
+    state.number(of.thread_percentage_request);
   }
 }
 
@@ -49,6 +54,8 @@ void Namespaces::restore(StateReader& state) {
     if (const std::uint64_t priority = state.number(); priority != 0) of.client_priority = static_cast<std::uint32_t>(priority - 1);
     if (state.version() >= 12) of.memory_request_bytes = state.number();
     if (state.version() >= 14) of.has_own_executor = state.number() != 0;
+    if (state.version() >= 15)
+      of.thread_percentage_request = static_cast<std::uint32_t>(std::min<std::uint64_t>(state.number(), proto::kWholePercentage));
     all_.emplace(Key{user, name}, of);
   }
 }

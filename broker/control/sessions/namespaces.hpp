@@ -23,6 +23,7 @@ struct Namespace {
   std::uint64_t memory_limit_bytes = 0;          // on each device; 0: none
   std::uint64_t memory_request_bytes = 0;        // on each device, kept free of others; 0: none
   std::uint32_t thread_percentage = 0;           // in hundredths of a percent; 0: all
+  std::uint32_t thread_percentage_request = 0;   // likewise, kept free of others while its clients are at work; 0: none
   std::optional<std::uint32_t> client_priority;  // of its clients that ask for none
   bool has_own_executor = false;                 // its clients are served by themselves, so that their faults reach nobody else
 };

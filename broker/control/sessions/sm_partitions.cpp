@@ -11,12 +11,6 @@
 
 namespace mpsshim::broker::control {
 
-namespace {
-
-constexpr std::uint64_t first_bits(unsigned count) { return count >= 64 ? UINT64_MAX : (std::uint64_t{1} << count) - 1; }
-
-}  // namespace
-
 std::uint64_t choose_chunks(std::uint64_t free, unsigned count) {
   if (count == 0 || count > static_cast<unsigned>(std::popcount(free))) return 0;
   std::uint64_t best = 0;
@@ -24,7 +18,7 @@ std::uint64_t choose_chunks(std::uint64_t free, unsigned count) {
   for (unsigned begin = 0; begin < proto::kMostChunks;) {
     const auto length = static_cast<unsigned>(std::countr_one(free >> begin));
     if (length >= count && length < best_length) {
-      best = first_bits(count) << begin;
+      best = proto::first_chunks(count) << begin;
       best_length = length;
     }
     begin += length + 1;
@@ -40,7 +34,7 @@ void SmPartitions::learn(std::span<const std::uint32_t> chunks) {
 }
 
 std::uint64_t SmPartitions::free_chunks(unsigned device) const {
-  std::uint64_t free = first_bits(chunks_of(device));
+  std::uint64_t free = proto::first_chunks(chunks_of(device));
   for (const auto& [number, partition] : all_) free &= partition.device == device ? ~partition.chunks : UINT64_MAX;
   return free;
 }

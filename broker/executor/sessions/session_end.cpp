@@ -114,7 +114,7 @@ void Session::release_greens() {
     const std::unique_ptr<GreenContextRef> green = greens_.take(id);
     if (green->use_count() == 1) (*green)->end();  // else by whoever lets go last, in the next window
   }
-  share_ = {};  // likewise, in a window of its own
+  share_ = left_share_ = {};  // likewise, in a window of its own
 }
 
 // By a helper: nothing of the session is in flight, and no worker has it.

@@ -78,6 +78,7 @@ class SessionObjects {
   SessionConditions conditions_;
   GreenTable greens_;
   SessionShare share_;
+  SessionShare left_share_;  // that it had before, where it may have that again
   const GreenContextCount green_count_ = std::make_shared<std::atomic<unsigned>>(0);
 };
 

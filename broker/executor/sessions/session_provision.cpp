@@ -21,7 +21,7 @@ void Session::await_share() {
 void Session::seek_share() {
   if (has_asked_share_) return;  // take_share() looks whether that is what is wanted by then
   SessionShare share;
-  share_.use = nullptr;  // where it is counts as free for it
+  if (share_wish_.chunks == 0) share_.use = nullptr;  // where it is counts as free for it
   if (wish_.is_whole() || parts_.shares.find(wish_, share)) return take_share(CUDA_SUCCESS, std::move(share), wish_);
   has_asked_share_ = true;
   const auto make = [self = shared_from_this(), wish = wish_](WindowResult window) {
@@ -66,9 +66,11 @@ void Session::take_first_share(CUresult result) {
   abandon_jobs();
 }
 
-// What it leaves ends with the last stream and the last graph there.
+// What it leaves ends with the last stream and the last graph there. Chunks are given in place of what a group lends, so they are likely to be wanted
+// again, and then there need be no quiet window.
 void Session::change_share(SessionShare share, const ShareWish& wish) {
-  share_ = std::move(share);
+  std::swap(share_, share);
+  if (share_wish_.chunks != 0) left_share_ = std::move(share);
   share_wish_ = wish;
   has_changed_share_ = true;
   streams_.change_places(share_.green);

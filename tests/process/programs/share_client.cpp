@@ -17,12 +17,16 @@
 //   too_many         a cooperative grid of a block more than fits: the error
 //   work MS          grids that fill the device, for so long: "ok COUNT" of those that have ended
 //   brief MS         short kernels one behind the other, and a graph of them each time, for so long: "ok COUNT"
+//   toil, rest       a thread launches short kernels and waits for each, every millisecond, until the other
 //   spin             a kernel that never ends: the driver has it when the answer comes
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <set>
 #include <sstream>
+#include <stop_token>
+#include <thread>
+#include <utility>
 
 #include "tests/process/programs/conversation.hpp"
 #include "tests/process/programs/driver.hpp"
@@ -58,6 +62,7 @@ class Client {
   [[nodiscard]] std::string where(const std::string& kind);
   [[nodiscard]] unsigned work(std::chrono::milliseconds limit) const;
   unsigned brief(std::chrono::milliseconds limit);
+  void toil(std::stop_token stopped) const;
 
   Device device_;
   CUfunction note_ = nullptr;
@@ -67,6 +72,7 @@ class Client {
   CUstream kept_stream_ = nullptr;
   CUgraphExec kept_graph_ = nullptr, kept_changed_ = nullptr;
   std::unique_ptr<WideGraph> kept_wide_;
+  std::jthread toiling_;
 };
 
 Client::Client() {
@@ -249,6 +255,23 @@ unsigned Client::brief(std::chrono::milliseconds limit) {
   return count;
 }
 
+void Client::toil(std::stop_token stopped) const {
+  CU(cuCtxSetCurrent(device_.context));
+  CUstream stream = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr words = 0;  // its own: others are asked where kernels of theirs have run
+  CU(cuMemAlloc(&words, kMostMultiprocessors * sizeof(unsigned)));
+  unsigned rounds = kRounds;
+  void* arguments[] = {&words, &rounds};
+  while (!stopped.stop_requested()) {
+    CU(cuLaunchKernel(note_, 16, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+    CU(cuStreamSynchronize(stream));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CU(cuStreamDestroy(stream));
+  CU(cuMemFree(words));
+}
+
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command, argument;
@@ -256,6 +279,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "count") return "ok " + std::to_string(count());
   if (command == "resource") return "ok " + std::to_string(resource());
   if (command == "where") return where(argument);
+  if (command == "toil") return toiling_ = std::jthread([this](std::stop_token stopped) { toil(std::move(stopped)); }), "ok";
+  if (command == "rest") return toiling_ = {}, "ok";
   if (command == "work") return "ok " + std::to_string(work(std::chrono::milliseconds(std::stol(argument))));
   if (command == "brief") return "ok " + std::to_string(brief(std::chrono::milliseconds(std::stol(argument))));
   if (command == "affinity") {

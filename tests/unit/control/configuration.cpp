@@ -84,6 +84,7 @@ TEST_CASE("configuration: a mistake is told with its line, and nothing is taken"
       {"[[servers.a.devices]]\nuuid = \"0\"\nname = \"x\"", ":3: \"name\": no such key is obeyed: uuid, sm_partitions"},
       {"[[servers.a.devices]]\nuuid = 0\n[[servers.a.devices.sm_partitions]]\nname = \"x\"\nchunks = 1",
        ":3: \"sm_partitions\": there are partitions with --static-partitioning alone"},
+      {"[servers.a.namespaces.x]\nactive_thread_percentage_request = \"0\"", ":2: \"active_thread_percentage_request\": it is no percentage"},
       {"[servers.a.namespaces.x]\nown_executor = \"yes\"", ":2: \"own_executor\": it is true or false"},
       {"[servers.a.namespaces.default]", ":1: \"default\": it has no settings of its own"},
       {"[servers.a.namespaces.Upper]", ":1: \"Upper\": a namespace's name has lowercase letters"},
@@ -167,5 +168,5 @@ TEST_CASE("configuration: a broker begins with the partitions of the file, in it
   const std::string gpu = "GPU-00000000-0000-0000-0000-000000000000";
   CHECK(console.ok("sm-partition list --device 0 --format=csv,noheader") ==
         "0," + gpu + ",large,6,12,created,P0000001,0\n0," + gpu + ",small,2,5,created,P0000002,0\n0," + gpu + ",,2,4,unallocated,,\n");
-  CHECK(console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",0,0 0,,,100.0,,1\n") != std::string::npos);
+  CHECK(console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",0,0 0,,,100.0,,,1\n") != std::string::npos);
 }
