@@ -164,7 +164,7 @@ TEST_CASE("others keep off again beside a kernel of the group's that does not en
   await_all(other, all);
   REQUIRE(member.ask("spin") == "ok");  // from now on there is no moment without kernels
   CHECK(await_place(other, all) == place);
-  for (const char* kind : {"null", "kept_stream", "chain", "local"}) CHECK(std::ranges::includes(place, where(other, kind)));
+  for (const char* kind : {"null", "kept_stream", "chain"}) CHECK(std::ranges::includes(place, where(other, kind)));
 }
 
 TEST_CASE("a group whose client has gone keeps nothing from others") {
