@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <cuda.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
