@@ -251,8 +251,8 @@ TEST_CASE("a program that cannot take over changes nothing") {
   Client idle(broker);
   require_ok(idle, "hold", broker);
   const pid_t executor = executor_of(broker);
-  installed.install_script("echo handover 15 16");
-  require_refused(broker, "reads hand-overs of versions 15 to 16, this broker writes 14");
+  installed.install_script("echo handover 16 17");
+  require_refused(broker, "reads hand-overs of versions 16 to 17, this broker writes 15");
   installed.install_script("exit 0");
   require_refused(broker, "is no mpsbroker that can take over");
   std::filesystem::remove(installed.path());

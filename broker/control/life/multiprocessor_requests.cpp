@@ -29,7 +29,7 @@ unsigned units_of(std::uint32_t percentage, std::uint32_t all, int major, unsign
 }  // namespace
 
 bool GroupActivity::look(std::uint64_t counted, Clock::time_point now) {
-  const bool works = std::exchange(counted_, counted) != counted;
+  const bool works = std::exchange(counted_, counted) < counted;  // less: a session has ended
   if (works) last_work_ = now;
   if (works == is_at_work_ || (is_at_work_ && now - last_work_ < keep_)) return false;
   if (works)
@@ -66,15 +66,12 @@ const Namespace* MultiprocessorRequests::namespace_of(const ClientSession& sessi
 // In the order of their numbers, so that a group keeps its place while others are forgotten or come.
 MultiprocessorRequests::Kept MultiprocessorRequests::kept(uid_t house, unsigned device) const {
   const unsigned count = parts_.partitions.chunks_of(device);
-  std::map<std::uint64_t, std::uint32_t> wanted;
-  for (const auto& [key, of] : parts_.namespaces.all()) {
-    if (key.first == house && of.thread_percentage_request != 0) wanted.emplace(of.id, of.thread_percentage_request);
-  }
   Kept all;
   if (parts_.limits.has_static_partitions || count < 2) return all;
   std::uint64_t free = proto::first_chunks(count);
-  for (const auto& [id, percentage] : wanted) {
-    const unsigned units = std::min(units_of(percentage, all_of(device), major_of(device), count), static_cast<unsigned>(std::popcount(free)) - 1);
+  for (const auto& [id, wish] : wishes_) {
+    if (wish.house != house) continue;
+    const unsigned units = std::min(units_of(wish.percentage, all_of(device), major_of(device), count), static_cast<unsigned>(std::popcount(free)) - 1);
     if (units == 0) break;
     all[id] = choose_chunks(free, units);
     free &= ~all[id];
@@ -135,8 +132,11 @@ std::uint64_t MultiprocessorRequests::chunks_for(const ClientSession& session, s
 }
 
 void MultiprocessorRequests::changed() {
-  const auto asks = [](const auto& entry) { return entry.second.thread_percentage_request != 0; };
-  if (std::ranges::any_of(parts_.namespaces.all(), asks)) return look();
+  wishes_.clear();
+  for (const auto& [key, of] : parts_.namespaces.all()) {
+    if (of.thread_percentage_request != 0) wishes_.emplace(of.id, Wish{key.first, of.thread_percentage_request});
+  }
+  if (!wishes_.empty()) return look();
   activities_.clear();
   next_look_.reset();
 }

@@ -65,7 +65,7 @@ class MultiprocessorRequests {
 
   // "", or why so much cannot be kept for that group, on top of what is kept for the others of its user's.
   [[nodiscard]] std::string fault_of(const Namespaces::Key& key, std::uint32_t percentage) const;
-  // Requests are others than before.
+  // Requests are others than before, or one's group is gone.
   void changed();
 
   // What a session of these percentages (0: all) is to run on where it must keep off what is kept for others at work; else 0.
@@ -75,6 +75,10 @@ class MultiprocessorRequests {
 
  private:
   using Kept = std::map<std::uint64_t, std::uint64_t>;  // chunks, by group
+  struct Wish {
+    uid_t house = 0;
+    std::uint32_t percentage = 0;
+  };
   struct Sum {
     std::uint64_t counted = 0;
     std::string name;
@@ -87,6 +91,7 @@ class MultiprocessorRequests {
 
   EventLoop& loop_;
   const Parts parts_;
+  std::map<std::uint64_t, Wish> wishes_;  // by group
   std::map<std::pair<ExecutorId, std::uint64_t>, GroupActivity> activities_;  // of groups that are in the executor
   EventLoop::Timer next_look_;
 };

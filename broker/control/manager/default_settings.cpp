@@ -57,13 +57,14 @@ void SessionManager::make_partitions(const proto::DriverFacts& facts) {
 
 // Commands cannot ask for more than there is, but a file and a command that came before the first server is ready may have.
 void SessionManager::take_requests_back(const proto::DriverFacts& facts) {
+  requests_.changed();
   for (const auto& [key, of] : namespaces_.all()) {
     const std::string fault = requests_.fault_of(key, of.thread_percentage_request);
     if (fault.empty()) continue;
     log_warning("Namespace {}: {} (namespace set --active-thread-percentage-request): nothing is kept for it.", key.second, fault);
     namespaces_.find_or_make(key)->thread_percentage_request = 0;
+    requests_.changed();
   }
-  requests_.changed();
   const std::uint64_t wanted = namespaces_.requested_besides(nullptr);
   for (unsigned device = 0; device < facts.device_count; ++device) {
     if (wanted <= facts.device[device].total_memory_bytes) continue;

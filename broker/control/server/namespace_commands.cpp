@@ -130,6 +130,7 @@ Commands::Result Commands::change_namespace(const ParsedCommand& command) const 
     return {false, fmt::format("namespace {} has {} client{}: see ps -l", key.second, clients, clients == 1 ? "" : "s")};
   }
   namespaces.erase(key);
+  manager_.requests().changed();
   return {true, ""};
 }
 

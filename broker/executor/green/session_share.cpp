@@ -151,6 +151,8 @@ CUresult SessionShares::make(const ShareWish& wish, SessionShare& share) {
   {
     const std::lock_guard lock(mutex_);
     if (const CUresult error = measure(); error != CUDA_SUCCESS) return error;
+    const bool has_remainder = all_ > parts_ * unit_ && wish.chunks != proto::kRemainderBit;
+    if ((wish.chunks & proto::kRemainderBit) != 0 && !has_remainder) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     run = choose(wish);
     const auto found = made_.find(run);
     share.green = found != made_.end() ? found->second.green.lock() : nullptr;

@@ -80,6 +80,7 @@ TEST_CASE("requests: a part is lent once there has been no work for a while, lon
   CHECK_FALSE(activity.look(2, now += milliseconds(900)));
   CHECK_FALSE(activity.look(2, now += milliseconds(900)));  // since the last work, not the first
   CHECK(activity.look(2, now += milliseconds(200)));
+  CHECK_FALSE(activity.look(1, now));  // one of its sessions has ended
   CHECK_FALSE(activity.is_at_work());
   std::uint64_t counted = 2;
   for (const int keep : {2, 4, 8, 16, 32, 64, 64}) {
@@ -183,6 +184,9 @@ TEST_CASE("requests: what cannot be kept is refused, and what was kept outlives 
   KeepingBroker broker;
   broker.keep("one", "50");
   broker.console.ok("namespace create two");
+  broker.keep("gone", "40");
+  CHECK(broker.console.error("namespace set two --active-thread-percentage-request 10").find("9 are kept for other namespaces") != std::string::npos);
+  broker.console.ok("namespace delete gone");  // what was kept for it is anybody's
   const auto refused = [&](const std::string& percentage) {
     return broker.console.error("namespace set two --active-thread-percentage-request " + percentage);
   };
