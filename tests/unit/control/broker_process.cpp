@@ -202,9 +202,9 @@ TEST_CASE("clients that are killed leave nothing behind in the broker") {
   const auto no_clients = [&] { return broker.ctl("get_client_list " + std::to_string(broker.executor())).text.empty(); };
   REQUIRE(eventually(no_clients));
   REQUIRE(eventually([&] { return mappings() == 0 && has_one_child(); }));
-  const auto before = descriptors();
+  const auto before = descriptors();  // perhaps with the connection of the last question, which the broker has yet to close
   for (int i = 0; i < 100; ++i) Client{broker.dir};
-  CHECK(eventually([&] { return no_clients() && mappings() == 0 && has_one_child() && descriptors() == before; }));
+  CHECK(eventually([&] { return no_clients() && mappings() == 0 && has_one_child() && descriptors() <= before; }));
 }
 
 TEST_CASE("an executor that is killed is replaced at once") {
