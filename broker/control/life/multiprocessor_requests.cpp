@@ -71,7 +71,8 @@ MultiprocessorRequests::Kept MultiprocessorRequests::kept(uid_t house, unsigned 
   std::uint64_t free = proto::first_chunks(count);
   for (const auto& [id, wish] : wishes_) {
     if (wish.house != house) continue;
-    const unsigned units = std::min(units_of(wish.percentage, all_of(device), major_of(device), count), static_cast<unsigned>(std::popcount(free)) - 1);
+    const unsigned units =
+        std::min(units_of(wish.percentage, all_of(device), major_of(device), count), static_cast<unsigned>(std::popcount(free)) - 1);
     if (units == 0) break;
     all[id] = choose_chunks(free, units);
     free &= ~all[id];

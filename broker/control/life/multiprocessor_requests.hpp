@@ -91,7 +91,7 @@ class MultiprocessorRequests {
 
   EventLoop& loop_;
   const Parts parts_;
-  std::map<std::uint64_t, Wish> wishes_;  // by group
+  std::map<std::uint64_t, Wish> wishes_;                                      // by group
   std::map<std::pair<ExecutorId, std::uint64_t>, GroupActivity> activities_;  // of groups that are in the executor
   EventLoop::Timer next_look_;
 };
