@@ -37,7 +37,8 @@ void ClientChanges::change(ClientSession& session, const ClientChange& change, A
 
 void ClientChanges::refresh(ClientSession& session) {
   const bool is_there = session.phase == SessionPhase::opening || session.phase == SessionPhase::active;
-  if (is_there && terms_(session).chunks != session.told_chunks) send(session, [](const std::string&) {});
+  if (is_there && terms_(session).chunks != session.told_chunks) return send(session, [](const std::string&) {});
+  tell_client(session);
 }
 
 // In the executor it comes behind SessionOpen.

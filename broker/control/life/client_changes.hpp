@@ -34,7 +34,7 @@ class ClientChanges {
   // Answers once, now or later. A change of nothing: of what its namespace has.
   void change(ClientSession& session, const ClientChange& change, Answer answer);
 
-  // Of a session that is in an executor, where it is to run on other chunks: it hears of it.
+  // Of a session that is in an executor, where it may be to run on other chunks, or to count others: executor and client hear of it.
   void refresh(ClientSession& session);
 
   // From executors, and when a session has come into one or ends.

@@ -137,9 +137,21 @@ void MultiprocessorRequests::changed() {
   for (const auto& [key, of] : parts_.namespaces.all()) {
     if (of.thread_percentage_request != 0) wishes_.emplace(of.id, Wish{key.first, of.thread_percentage_request});
   }
-  if (!wishes_.empty()) return look();
-  activities_.clear();
-  next_look_.reset();
+  if (!wishes_.empty()) {
+    look();
+  } else {
+    activities_.clear();
+    next_look_.reset();
+  }
+  refresh([](const ManagedExecutor&) { return true; });  // what is kept for the others may lie elsewhere
+}
+
+void MultiprocessorRequests::refresh(const std::function<bool(const ManagedExecutor&)>& is_meant) const {
+  std::vector<std::uint64_t> told;
+  for (const auto& [id, session] : parts_.sessions.all()) {
+    if (session.in_executor() && is_meant(*session.executor)) told.push_back(id);
+  }
+  for (const std::uint64_t id : told) parts_.refresh(id);
 }
 
 // Sessions whose part is another by then are told, all of an executor at once.
@@ -169,11 +181,7 @@ void MultiprocessorRequests::look() {
                                    : "its part of the multiprocessors is lent");
   }
   next_look_ = loop_.after(sums.empty() ? kActivityLookIfNone : kActivityLook, [this] { look(); });
-  std::vector<std::uint64_t> told;
-  for (const auto& [id, session] : parts_.sessions.all()) {
-    if (session.in_executor() && changed.contains(session.executor->id())) told.push_back(id);
-  }
-  for (const std::uint64_t id : told) parts_.refresh(id);
+  refresh([&](const ManagedExecutor& executor) { return changed.contains(executor.id()); });
 }
 
 }  // namespace mpsshim::broker::control

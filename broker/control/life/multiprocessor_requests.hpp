@@ -59,7 +59,7 @@ class MultiprocessorRequests {
     const Namespaces& namespaces;
     const SmPartitions& partitions;
     std::function<const proto::DriverFacts*()> facts;
-    std::function<void(std::uint64_t session)> refresh;  // it is to run on other chunks
+    std::function<void(std::uint64_t session)> refresh;  // it may be to run on other chunks, or to count others
   };
   MultiprocessorRequests(EventLoop& loop, Parts parts) : loop_(loop), parts_(std::move(parts)) {}
 
@@ -88,6 +88,7 @@ class MultiprocessorRequests {
   [[nodiscard]] std::uint32_t all_of(unsigned device) const;  // multiprocessors
   [[nodiscard]] int major_of(unsigned device) const;
   void look();
+  void refresh(const std::function<bool(const ManagedExecutor&)>& is_meant) const;
 
   EventLoop& loop_;
   const Parts parts_;

@@ -217,6 +217,28 @@ TEST_CASE("requests: what cannot be kept is refused, and what was kept outlives 
         std::string::npos);
 }
 
+TEST_CASE("requests: others have all again, and count it, when a group is deleted at once behind its last work") {
+  KeepingBroker broker;
+  proto::Attached other, member;
+  message::SessionOpen opened;
+  TestClient outsider = broker.attach("", 0, other, opened);
+  const auto page = map_header(outsider.fds);
+  broker.console.ok("namespace create kept");
+  broker.console.commands.execute("namespace set kept --active-thread-percentage-request 50", [](const Commands::Result&) {});
+  broker.obey();
+  TestClient inside = broker.attach("kept", 0, member, opened);
+  broker.work(member.session);
+  CHECK(broker.obey().chunks != 0);
+  CHECK(header_of(page).thread_percentage == 13u * proto::kWholePercentage / 23);
+  inside.hang_up();
+  broker.executor().expect<message::SessionClose>();
+  broker.executor().send(message::SessionClosed{.session = member.session});
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.sessions().size() == 1; }));
+  CHECK(broker.console.ok("namespace delete kept") == "");
+  CHECK(broker.obey().chunks == 0);
+  CHECK(header_of(page).thread_percentage == proto::kWholePercentage);
+}
+
 TEST_CASE("requests: those of a file hold as far as there is room") {
   SessionLimits limits = ControlFixture::quick_limits();
   for (const char* name : {"a", "b"}) {
