@@ -60,8 +60,8 @@ Commands::Result Commands::list_chunks(const ParsedCommand& command) const {
   for (unsigned device = 0; device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
     const unsigned unit = unit_of(manager_, device), free = free_of(manager_, device);
     const unsigned used = manager_.partitions().chunks_of(device) - free;
-    const SmPartition* const holder = manager_.partitions().holder_of_remainder(device);
-    const std::uint64_t of_remainder = holder != nullptr ? multiprocessors_of(manager_, *holder) - std::uint64_t{holder->count()} * unit : 0;
+    const bool has_remainder = manager_.partitions().holder_of_remainder(device) != nullptr;
+    const std::uint64_t of_remainder = has_remainder ? manager_.partitions().remainder_of(device, facts->device[device]) : 0;
     table.rows.push_back({number(device), uuid(facts, device), none, none, number(free), number(used), number(std::uint64_t{free} * unit),
                           number(std::uint64_t{used} * unit + of_remainder), none});
     for (const auto& [id, partition] : manager_.partitions().all()) {

@@ -150,10 +150,8 @@ class ExecutorPeer {
 
   const ExecutorOptions options;
   pid_t pid = -1;
-  bool dead = false, killed = false, halted = false;
-  bool stands_still = true;  // when it is halted
-  bool exclusive = false;    // compute mode of its devices
-  bool is_cpu = false, are_peers = true;  // the CPU driver's; the two devices
+  bool dead = false, killed = false, halted = false, stands_still = true;  // the last when it is halted
+  bool exclusive = false, is_cpu = false, are_peers = true;                // compute mode of its devices; the CPU driver's; the two devices
   int driver_version = 13'000;
   unsigned chunks = 10;        // that each device is cut into
   int multiprocessors = 0;     // of each device
