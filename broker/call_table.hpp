@@ -55,6 +55,7 @@ inline constexpr std::array kCallNames = std::to_array<std::string_view>({
     "cuGraphInstantiate",
     "destroying graphs",
     "cuEventRecord",
+    "cuEventQuery",
     "reporting a fault",
     "making side contexts",
     "cuImportExternalMemory",

@@ -9,7 +9,7 @@ namespace mpsshim::interposer {
 enum class ManagedMode : std::uint8_t {
   host,       // pinned memory under another name, reached by kernels over the bus
   device,     // it migrates; where it cannot the allocation fails
-  automatic,  // it migrates where system calls' touches are noticed too, and the process sees one device; where there is no room it is as `host`
+  automatic,  // it migrates where system calls' touches are noticed too, and the process's devices reach each other; where there is no room as `host`
 };
 
 // Read once.

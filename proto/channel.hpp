@@ -89,6 +89,11 @@ struct alignas(64) FenceWord {
   std::atomic<std::uint32_t> host_value;  // the last host function of the stream that has returned
   std::atomic<std::uint32_t> kernel_error;  // of kKernelErrorWord alone: CUresult of a kernel of the client that has failed and hurt nobody else,
                                             // written by it, so before any fence behind it. It stays
+  // Fences of event records may be *owed*: written behind later work only, unless the client wants them (docs/execution.md, "Owed fences").
+  std::atomic<std::uint32_t> owed;     // executor: the last of them, stored before its record is issued; 0: there was none
+  std::atomic<std::uint32_t> wanted;   // client: the latest that it has looked for in vain; 0: none
+  std::atomic<std::uint32_t> asks;     // client: counts up, whether the work of what is owed has ended
+  std::atomic<std::uint32_t> answers;  // executor: the last ask since which it has looked; fences that it found are in `value` before
 };
 static_assert(sizeof(FenceWord) == 64);
 

@@ -51,6 +51,7 @@ Config read() {
   config.threads = static_cast<unsigned>(number_from("MPSSHIM_CPU_THREADS", cores == 0 ? 1 : cores, 1, kMaxThreads));
   config.relaxed = number_from("MPSSHIM_CPU_RELAXED", 0, 0, 1) != 0;
   config.uneven = number_from("MPSSHIM_CPU_UNEVEN", 0, 0, 1) != 0;
+  config.apart = number_from("MPSSHIM_CPU_APART", 0, 0, 1) != 0;
   if (const char* file = std::getenv("MPSSHIM_CPU_EXCLUSIVE"); file != nullptr) config.exclusive = file;
   config.teardown_ms = static_cast<unsigned>(number_from("MPSSHIM_CPU_TEARDOWN_MS", 0, 0, 60'000));
   return config;

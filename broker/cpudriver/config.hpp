@@ -9,6 +9,7 @@
 //   MPSSHIM_CPU_THREADS             threads that run the blocks of kernels, default: one a core
 //   MPSSHIM_CPU_RELAXED             1: calls that wait for every running kernel on a GPU do not wait here
 //   MPSSHIM_CPU_UNEVEN              1: a split of the device's multiprocessors makes one group less, as of a GPU whose clusters are of unequal size
+//   MPSSHIM_CPU_APART               1: no device reaches another's memory
 //   MPSSHIM_CPU_EXCLUSIVE           a file's path: compute mode EXCLUSIVE_PROCESS among the processes that name the same file; of a further
 //                                   device the file has its number behind a dot
 //   MPSSHIM_CPU_TEARDOWN_MS         with that: milliseconds that the context of a process which ended without releasing it still refuses others
@@ -27,6 +28,7 @@ struct Config {
   unsigned threads = 1;
   bool relaxed = false;
   bool uneven = false;
+  bool apart = false;
   std::string exclusive;  // empty: compute mode DEFAULT
   unsigned teardown_ms = 0;
 

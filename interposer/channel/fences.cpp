@@ -5,6 +5,17 @@
 
 namespace mpsshim::interposer {
 
+// In one order for all: the executor stores `owed` and then looks at `wanted` (StreamQueue::owe).
+bool FenceMemory::want(std::uint32_t index, std::uint32_t target) {
+  std::atomic<std::uint32_t>& wanted = words_[index].wanted;
+  std::uint32_t seen = wanted.load(std::memory_order_relaxed);
+  while ((seen == 0 || !proto::fence_reached(seen, target)) && !wanted.compare_exchange_weak(seen, target, std::memory_order_relaxed)) {
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::uint32_t owed = words_[index].owed.load(std::memory_order_relaxed);
+  return owed != 0 && proto::fence_reached(owed, target);
+}
+
 bool FenceMemory::map(const proto::FileDescriptor& file) {
   constexpr std::size_t kBytes = proto::kFenceSegmentBytes;
   void* fresh = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);

@@ -25,6 +25,15 @@ class FenceMemory {
     return proto::fence_reached(words_[index].value.load(std::memory_order_acquire), target);
   }
 
+  // Somebody looks for it and has not found it: from now on the executor has the GPU write fences of records at once. True: it may have come too
+  // late for this one, so the executor looks for it itself, once it is woken (Link::wake_executor).
+  [[nodiscard]] bool want(std::uint32_t index, std::uint32_t target);
+  // Behind want(). Once that is answered the word says of each owed fence whether its work has ended.
+  [[nodiscard]] std::uint32_t ask(std::uint32_t index) { return words_[index].asks.fetch_add(1, std::memory_order_acq_rel) + 1; }
+  [[nodiscard]] bool is_answered(std::uint32_t index, std::uint32_t ask) const {
+    return proto::fence_reached(words_[index].answers.load(std::memory_order_acquire), ask);
+  }
+
   // A kernel of this process has failed: whatever has been reached since, the session is over. Loaded behind the word that was seen reached.
   [[nodiscard]] bool has_kernel_error() const {
     return words_ != nullptr && words_[proto::kKernelErrorWord].kernel_error.load(std::memory_order_acquire) != 0;

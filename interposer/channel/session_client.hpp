@@ -110,6 +110,9 @@ class SessionClient final : private Channel::Guardian {
   }
   [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitPlan plan);
 
+  // For queries: whether the work in front of that fence has ended. Does not wait for the GPU.
+  [[nodiscard]] bool has_ended(std::uint32_t index, std::uint32_t target);
+
   // Address ranges of this session, kept free in this process.
   [[nodiscard]] const proto::Lease& device_lease() const { return device_lease_; }
   [[nodiscard]] const proto::Lease& pinned_lease() const { return pinned_lease_; }

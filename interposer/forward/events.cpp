@@ -68,10 +68,11 @@ CUresult Events::post_record(Event& event, Stream& stream) {
   });
 }
 
-bool Events::is_complete(Event& event, std::uint64_t position) {
+bool Events::is_complete(Event& event, std::uint64_t position, bool asks) {
   if (position == Event::kNeverRecorded || position == Event::kComplete) return true;
   const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
-  if (!session().fences().reached(word, static_cast<std::uint32_t>(position))) return false;
+  const auto target = static_cast<std::uint32_t>(position);
+  if (!(asks ? session().has_ended(word, target) : session().fences().reached(word, target))) return false;
   event.position.compare_exchange_strong(position, Event::kComplete, std::memory_order_relaxed);  // fails if it was recorded anew
   return true;
 }
@@ -92,7 +93,7 @@ CUresult Events::synchronize(Event& event) {
   if (event.shared) return SharedEvents::synchronize(*event.shared, (event.flags & CU_EVENT_BLOCKING_SYNC) != 0);
   if (event.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(event);
   const std::uint64_t position = event.position.load(std::memory_order_acquire);
-  if (!is_complete(event, position)) {
+  if (!is_complete(event, position, false)) {
     const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
     const bool sleeps = (event.flags & CU_EVENT_BLOCKING_SYNC) != 0;
     const CUresult error =
@@ -108,7 +109,7 @@ CUresult Events::query(Event& event) {
   if (event.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(event);
   if (const CUresult error = Captures::instance().check_unsafe_call(); error != CUDA_SUCCESS) return error;
   if (event.shared) return SharedEvents::query(*event.shared);
-  if (is_complete(event)) return session().take_error();
+  if (has_ended(event)) return session().take_error();
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   session().follow_others();
   return CUDA_ERROR_NOT_READY;
@@ -121,7 +122,7 @@ CUresult Events::elapsed(Event& start, Event& end, float* milliseconds) {
     if (event->position.load(std::memory_order_relaxed) == Event::kNeverRecorded) return CUDA_ERROR_INVALID_HANDLE;
   }
   if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // sic
-  if (!is_complete(start) || !is_complete(end)) return CUDA_ERROR_NOT_READY;
+  if (!has_ended(start) || !has_ended(end)) return CUDA_ERROR_NOT_READY;
   proto::EventElapsedRecord record{};
   record.start = start.id;
   record.end = end.id;

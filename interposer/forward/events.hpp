@@ -57,11 +57,13 @@ class Events {
   [[nodiscard]] CUresult elapsed(Event& start, Event& end, float* milliseconds);
   void destroy_all_of(CUcontext context);
   // What it was recorded behind last has ended; so has nothing, if it never was. Not of one that is shared, or captured.
-  [[nodiscard]] static bool is_complete(Event& event) { return is_complete(event, event.position.load(std::memory_order_acquire)); }
+  [[nodiscard]] static bool is_complete(Event& event) { return is_complete(event, event.position.load(std::memory_order_acquire), false); }
+  // The same for queries: not later than the program can know it otherwise (SessionClient::has_ended).
+  [[nodiscard]] static bool has_ended(Event& event) { return is_complete(event, event.position.load(std::memory_order_acquire), true); }
 
  private:
   // Whether the event is complete that was recorded at `position`; another thread may have recorded it anew since.
-  [[nodiscard]] static bool is_complete(Event& event, std::uint64_t position);
+  [[nodiscard]] static bool is_complete(Event& event, std::uint64_t position, bool asks);
 
   proto::HandleTable<proto::HandleKind::event, Event> table_{ActingSession::index()};
   Mutex ending_mutex_;  // one event ends at a time

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fences of streams, and who waits for them.
+#include <algorithm>
+
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/streams.hpp"
@@ -178,11 +180,13 @@ CUresult Streams::query(Stream& stream) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
     if (const CUresult error = fence_many(Which::blocking, {}, targets, count); error != CUDA_SUCCESS) return error;
-    return count == 0 ? session().take_error() : CUDA_ERROR_NOT_READY;
+    const bool have_ended =
+        std::all_of(targets.begin(), targets.begin() + count, [](Target one) { return session().has_ended(one.word, one.value); });
+    return have_ended ? session().take_error() : CUDA_ERROR_NOT_READY;
   }
   std::uint32_t target = 0;
   if (const CUresult error = fence(stream, target); error != CUDA_SUCCESS) return error;
-  return session().fences().reached(stream.word, target) ? session().take_error() : CUDA_ERROR_NOT_READY;
+  return session().has_ended(stream.word, target) ? session().take_error() : CUDA_ERROR_NOT_READY;
 }
 
 CUresult Streams::synchronize_all() {

@@ -129,7 +129,7 @@ TEST_CASE("managed memory that migrates counts as the device's in limits, and st
 }
 
 // What migrates counts as the device's memory, what stays on the host does not.
-TEST_CASE("where nothing is asked for managed memory is as with auto, but on the host in a process that sees several devices") {
+TEST_CASE("where nothing is asked for managed memory is as with auto, but on the host where a process's devices do not reach each other") {
   if (on_gpu()) MPSSHIM_SKIP("others take and give back memory of a GPU meanwhile");
   const auto taken_mib = [](const BrokerFixture& broker, const char* mode) {
     ProgramOptions options = migrating();
@@ -148,6 +148,12 @@ TEST_CASE("where nothing is asked for managed memory is as with auto, but on the
   }
   BrokerOptions two;
   two.environment["MPSSHIM_CPU_DEVICES"] = "2";
+  {
+    const BrokerFixture broker(two);
+    CHECK(taken_mib(broker, nullptr) >= 40);
+    CHECK(taken_mib(broker, "host") == 0);
+  }
+  two.environment["MPSSHIM_CPU_APART"] = "1";
   const BrokerFixture broker(two);
   CHECK(taken_mib(broker, nullptr) == 0);
   CHECK(taken_mib(broker, "auto") == 0);

@@ -116,7 +116,8 @@ class Reader {
   }
 
   void read_partition(const std::string& device, const toml::table& settings) {
-    PartitionWish wish{.device = device};
+    PartitionWish wish;
+    wish.device = device;
     for (const auto& [key, node] : settings) {
       if (key.str() == "name") {
         wish.name = proto::parse_group(text_of(node)).value_or("");

@@ -105,7 +105,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
   return entry(Needs::initialised, [&] {
     if (canAccessPeer == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev) || !is_device(peerDev)) return CUDA_ERROR_INVALID_DEVICE;
-    *canAccessPeer = dev != peerDev ? 1 : 0;  // its memory, as another process exports it
+    *canAccessPeer = dev != peerDev && !Config::get().apart ? 1 : 0;  // its memory, as another process exports it
     return CUDA_SUCCESS;
   });
 }
@@ -118,7 +118,7 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attri
       case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
       case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; return CUDA_SUCCESS;
       case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = 1; return CUDA_SUCCESS;
+      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = Config::get().apart ? 0 : 1; return CUDA_SUCCESS;
       default: return CUDA_ERROR_INVALID_VALUE;
     }
   });

@@ -55,6 +55,8 @@ class Rhythm {
     short_ = is_done ? short_ + 1 : 0;
     alone_ = is_done && was_last_writer && since < kShortAlone ? alone_ + 1 : 0;
   }
+  // Words are due, and those before have not come.
+  void note_under_way() { short_ = alone_ = 0; }
   // Its work is short, and its client likely to wait for it soon.
   [[nodiscard]] bool is_short() const { return short_ >= kShortStreak; }
   // That, and no other stream is at work.

@@ -59,6 +59,8 @@ struct RecordOp {
   PointRef point;  // empty: only the fence, because the event could not be had
   bool has_fence = false;
   std::uint32_t fence_value = 0;
+
+  [[nodiscard]] bool takes_time() const { return point != nullptr && point->has_timing; }
 };
 
 struct WaitOp {

@@ -63,24 +63,34 @@ void StreamQueue::issue_launches() {
   pop_head();
 }
 
+// What the words behind so many launches may tell: a fence, or that of a record whose event takes no time, which comes behind them.
+std::optional<std::uint32_t> StreamQueue::fence_behind(std::size_t launches) {
+  if (launches >= ops_.size()) return std::nullopt;
+  const auto* fence = std::get_if<FenceOp>(&ops_[launches]);
+  const auto* record = std::get_if<RecordOp>(&ops_[launches]);
+  const bool is_told = fence != nullptr || (record != nullptr && record->has_fence && !record->takes_time() && !may_owe(*record));
+  if (!is_told || prefers_memory_operations()) return std::nullopt;
+  return fence != nullptr ? fence->value : record->fence_value;
+}
+
 // The fence behind the run goes with its last chain, unless memory operations bring it sooner; progress that is due goes with any. So does
-// that of a chain behind which nothing is queued, unless a fence will follow soon: written later, by a graph of its own, it would hold up the
-// streams on the same connection until the chain has ended. And where there is no graph without words at the moment, one with them will do.
+// that of a chain behind which nothing is queued, unless a fence will follow soon, or words are under way: written later, by a graph of its own,
+// it would hold up the streams on the same connection until the chain has ended. And where there is no graph without words at the moment, one with
+// them will do.
 bool StreamQueue::issue_chain(std::size_t length) {
-  const auto* fence = length < ops_.size() ? std::get_if<FenceOp>(&ops_[length]) : nullptr;
-  if (fence != nullptr && prefers_memory_operations()) fence = nullptr;
+  const std::optional<std::uint32_t> fence = fence_behind(length);
   std::array<const LaunchOp*, kMaxChain> launches;
   for (std::size_t i = 0; i < length; ++i) launches[i] = &std::get<LaunchOp>(ops_[i]);
-  const auto operations = static_cast<std::uint32_t>(length + (fence != nullptr ? 1 : 0));
+  const auto operations = static_cast<std::uint32_t>(length + (fence ? 1 : 0));
   const std::uint32_t before = account_.issued();
   context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
   note_kernel(before + static_cast<std::uint32_t>(length), *launches[length - 1]->function);
   begin(operations);
   note_launches(std::span(launches.data(), length));
-  const bool is_last = length == ops_.size() && !rhythm_.is_short();
-  const bool has_words = fence != nullptr || account_.is_progress_due() || is_last || always_has_words(length) || !chains_.ensure({length, false});
-  if (has_words && fence == nullptr) note_rhythm();
-  const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
+  const bool is_last = length == ops_.size() && !rhythm_.is_short() && !may_owe_progress();
+  const bool has_words = fence || account_.is_progress_due() || is_last || always_has_words(length) || !chains_.ensure({length, false});
+  if (has_words && !fence) note_rhythm();
+  const WordWrites writes = words(fence);
   const auto is_refused = [&] {
     account_.take_back(before);  // the table may stay ahead for the moment: the launches follow at once
     return false;
@@ -91,9 +101,18 @@ bool StreamQueue::issue_chain(std::size_t length) {
   const DrawnArrows drawn = drawn_arrows();
   account_.submitted(1);
   count_launches(static_cast<std::uint32_t>(length), true);
-  if (has_words) account_.progress_submitted();
-  if (fence != nullptr) account_.end_run();
-  for (std::uint32_t i = 0; i < operations; ++i) pop_head();
+  if (has_words) note_words();
+  if (fence && std::holds_alternative<FenceOp>(ops_[length])) {
+    account_.end_run();
+    owed_.note_fence(*fence);
+  }
+  for (std::size_t i = 0; i < length; ++i) pop_head();
+  if (!fence) return true;
+  if (auto* record = std::get_if<RecordOp>(&ops_.front())) {
+    record->has_fence = false;
+    issue_record(*record);
+  }
+  pop_head();
   return true;
 }
 

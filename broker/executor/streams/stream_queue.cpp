@@ -36,7 +36,8 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
       is_blocking_(is_blocking),
       stream_(std::move(stream)),
       chains_(context.parts, stream_->green ? stream_->green->chains() : context.parts.chain_pool),
-      account_(word().issued.load(std::memory_order_relaxed), context.parts.first_in_flight) {
+      account_(word().issued.load(std::memory_order_relaxed), context.parts.first_in_flight),
+      owed_(context.channel.fence(fence_index)) {
   probes_ = word().probe_number.load(std::memory_order_relaxed);
   appended_ = account_.issued();
   word().held.store(0, std::memory_order_relaxed);

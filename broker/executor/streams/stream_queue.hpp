@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One stream of a session: operations decoded but not yet handed to the driver; of those that were there is an account (StreamAccount).
 // Touched by the session's worker alone; the gate of the quiet window is held where issue() is called.
+// Longer than other headers: each kind of operation is issued in a file of its own, from the same few counts.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "broker/executor/context/issue_context.hpp"
 #include "broker/executor/context/stream_pool.hpp"
 #include "broker/executor/operations/stream_op.hpp"
+#include "broker/executor/streams/owed_fences.hpp"
 #include "broker/executor/streams/stream_account.hpp"
 #include "broker/executor/streams/stream_state.hpp"
 #include "proto/ids.hpp"
@@ -35,9 +37,14 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] Stop issue(std::uint32_t budget);
   // Has the GPU write the progress word if it does not already stand behind everything issued.
   void write_progress();
-  // Passes fences on whose work has ended since; true if none is left. To be called again and again until then.
+  // The same where nobody asks for it: not while words are under way, for each write holds the stream up for some 3 us. False: it is owed.
+  [[nodiscard]] bool offer_progress();
+  // Passes fences on whose work has ended since; true if none is left that somebody looks for. To be called again and again until then.
   bool settle_fences();
-  [[nodiscard]] bool has_late_fences() const { return !late_fences_.empty(); }
+  [[nodiscard]] bool has_late_fences() const { return !late_fences_.empty() || !owed_.is_empty(); }
+  // The same of those that are owed, by asking the driver; the gate is held.
+  [[nodiscard]] bool has_wanted_fences() const { return owed_.is_any_wanted(); }
+  void look_for_owed();
   // Forgets what is queued; what was issued goes on.
   void drop_queued();
 
@@ -95,6 +102,10 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
 
   [[nodiscard]] bool has_credit() { return account_.has_credit(context_.parts.is_crowded.load(std::memory_order_relaxed), word().completed); }
   [[nodiscard]] bool expects_fence();
+  [[nodiscard]] bool may_owe_progress() const;
+  [[nodiscard]] bool may_owe(const RecordOp& record) const;
+  void owe(RecordOp& record);
+  [[nodiscard]] std::optional<std::uint32_t> fence_behind(std::size_t launches);
   [[nodiscard]] bool has_left_for(const StreamOp& head);
   [[nodiscard]] std::optional<Stop> blocked_by_head();
   [[nodiscard]] bool waits_for_output(const StreamOp& head);
@@ -122,6 +133,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void send_probe(ValueWaitOp& wait);
   [[nodiscard]] bool is_probing() const;
   void write_fence(std::uint32_t value);
+  void note_words();  // are on their way
   void begin(std::uint32_t operations);
   void begin_kernel(const LoadedFunction& kernel);
   void note_writer(std::uint32_t position);
@@ -163,6 +175,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   StreamAccount account_;
   std::uint32_t appended_ = 0;
   std::deque<LateFence> late_fences_;
+  OwedFences owed_;
   Rhythm rhythm_;
   std::vector<void*> addresses_;  // scratch
 };

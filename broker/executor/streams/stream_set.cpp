@@ -230,18 +230,38 @@ void StreamSet::own_borrowed() {
 }
 
 // Whoever has not had its turn stays in the list.
-bool StreamSet::write_progress(TurnBudget& budget) {
+template <typename F>
+bool StreamSet::for_unwritten(TurnBudget& budget, F&& write) {
   bool all = true;
   for (const std::shared_ptr<StreamQueue>& queue : active_) {
     if (!all) break;
-    if (!queue->is_finished() && queue->has_unwritten_progress()) {
-      queue->write_progress();
+    const bool is_written = queue->is_finished() || !queue->has_unwritten_progress();
+    if (!is_written) {
+      write(*queue);
       all = !budget.look();
     }
-    queue->notes.is_active = !queue->is_empty() || queue->has_late_fences();
+    queue->notes.is_active = !queue->is_empty() || queue->has_late_fences() || (!is_written && queue->has_unwritten_progress());
   }
   std::erase_if(active_, [](const std::shared_ptr<StreamQueue>& queue) { return !queue->notes.is_active; });
   return all;
+}
+
+bool StreamSet::write_progress(TurnBudget& budget) {
+  return for_unwritten(budget, [](StreamQueue& queue) { queue.write_progress(); });
+}
+
+bool StreamSet::offer_progress(TurnBudget& budget, bool& is_owed) {
+  return for_unwritten(budget, [&](StreamQueue& queue) { is_owed |= !queue.offer_progress(); });
+}
+
+void StreamSet::look_for_owed() {
+  for (const std::shared_ptr<StreamQueue>& queue : active_) {
+    if (queue->has_wanted_fences()) queue->look_for_owed();
+  }
+}
+
+bool StreamSet::has_wanted_fences() const {
+  return std::ranges::any_of(active_, [](const std::shared_ptr<StreamQueue>& queue) { return queue->has_wanted_fences(); });
 }
 
 bool StreamSet::settle_fences() {

@@ -72,12 +72,17 @@ class StreamSet {
   void own_borrowed();
   // Progress of all streams that lack it. Needs no gate: a closing window waits for exactly these writes. False: the budget has ended before.
   [[nodiscard]] bool write_progress(TurnBudget& budget);
+  // The same as StreamQueue::offer_progress(), of all. `is_owed`: of some it is.
+  [[nodiscard]] bool offer_progress(TurnBudget& budget, bool& is_owed);
   void write_progress() {
     TurnBudget all = TurnBudget::unlimited();
     (void)write_progress(all);
   }
   // Passes on fences whose work has ended since they were issued; true if none is left. To be called again and again until then.
   bool settle_fences();
+  // Some of them are owed, and somebody looks for them: to be looked for, with the gate held.
+  [[nodiscard]] bool has_wanted_fences() const;
+  void look_for_owed();
   // Streams whose kernels may have printed what the driver has not written yet.
   [[nodiscard]] bool has_output() const { return !printing_.empty(); }
   void note_output(const std::shared_ptr<StreamQueue>& queue);
@@ -138,6 +143,8 @@ class StreamSet {
   void retire(std::shared_ptr<StreamQueue> queue);
   [[nodiscard]] PointRef record_point(StreamQueue& queue);
   void put(StreamQueue& queue, StreamOp op);
+  template <typename F>
+  bool for_unwritten(TurnBudget& budget, F&& write);
 
   const IssueContext& context_;
   QueuedTotal total_;

@@ -13,14 +13,33 @@ namespace mpsshim::broker {
 // Waits on the GPU come behind the fence: what the host learns from work that has waited, it finds in the stream's word as well. The time is
 // that of the work, so a timed event has a second one behind the fence.
 void StreamQueue::issue_record(RecordOp& record) {
+  owed_.note_record();
+  if (may_owe(record)) return owe(record);
   EventPoint* const point = record.point.get();
-  const bool is_timed = point != nullptr && point->has_timing && record.has_fence;
+  const bool is_timed = record.takes_time() && record.has_fence;
   if (is_timed) record_event(point->handle);
   if (record.has_fence) write_fence(record.fence_value);
   if (point == nullptr) return;
   if (is_timed && !point->behind) context_.check(context_.parts.events.take(false, point->behind), "cuEventCreate");
   if (!is_timed || point->behind) record_event(point->awaited());
   point->is_issued = true;  // even if it failed: who waits for it must not wait for ever
+}
+
+bool StreamQueue::may_owe(const RecordOp& record) const {
+  return record.has_fence && record.point != nullptr && may_owe_progress() && owed_.may_owe(record.fence_value);
+}
+
+// An earlier record's second event would be waited for in place of this one's.
+void StreamQueue::owe(RecordOp& record) {
+  record.point->behind = nullptr;
+  owed_.announce(record.fence_value);
+  record_event(record.point->handle);
+  record.point->is_issued = true;  // as in issue_record()
+  if (!owed_.add(account_.issued(), record.fence_value, record.point)) write_progress();
+}
+
+void StreamQueue::look_for_owed() {
+  if (!is_finished()) context_.check(owed_.look(driver()), "cuEventQuery");
 }
 
 void StreamQueue::record_event(CUevent event) {
@@ -39,6 +58,7 @@ void StreamQueue::issue_wait(const WaitOp& wait) {
 // short work, whose client hears from the GPU sooner than from this thread, which has others to serve.
 void StreamQueue::issue_fence(const FenceOp& fence) {
   account_.end_run();
+  owed_.note_fence(fence.value);
   const bool is_covered = account_.written() + 1 == account_.issued();
   if (!is_covered || (rhythm_.is_short() && !has_completed(account_.written()))) return write_fence(fence.value);
   late_fences_.push_back({account_.issued(), fence.value});
@@ -49,37 +69,55 @@ void StreamQueue::issue_fence(const FenceOp& fence) {
 // The client waits for it in SessionClient::wait_fence.
 void StreamQueue::write_fence(std::uint32_t value) {
   context_.check(write_words(value), "writing a fence");
+  note_words();
+}
+
+void StreamQueue::note_words() {
   account_.progress_submitted();
+  owed_.note_told();
 }
 
 // The GPU may write both words at any moment, for work behind the fence; what it writes then covers the fence, and stays.
 bool StreamQueue::settle_fences() {
+  owed_.settle([this](std::uint32_t position) { return has_completed(position); });
   while (!late_fences_.empty() && !is_finished()) {
     const LateFence& late = late_fences_.front();
     std::uint32_t before = word().completed.load(std::memory_order_acquire);
     if (!progress_reached(before, late.position - 1)) return false;
-    std::atomic<std::uint32_t>& fence = context_.channel.fence(fence_index_).value;
-    std::uint32_t seen = fence.load(std::memory_order_relaxed);
-    while (!proto::fence_reached(seen, late.value) && !fence.compare_exchange_weak(seen, late.value, std::memory_order_release)) {
-    }
+    raise_fence(context_.channel.fence(fence_index_), late.value);
     if (before == late.position - 1) word().completed.compare_exchange_strong(before, late.position, std::memory_order_release);
     late_fences_.pop_front();
     if (proto::trace::enabled()) [[unlikely]]
       proto::trace::instant("fence", "fence written by the worker", {{"session", context_.session}});
   }
-  return true;
+  return !has_wanted_fences();
 }
 
 void StreamQueue::write_progress() {
   if (!has_unwritten_progress() || is_finished()) return;
   context_.check(write_words(std::nullopt), "writing progress");
-  account_.progress_submitted();
+  note_words();
+}
+
+// With more streams at work than hardware connections a later write would stand in its connection behind the work, and others' behind it.
+bool StreamQueue::may_owe_progress() const {
+  return !has_completed(account_.written()) && !context_.parts.is_crowded.load(std::memory_order_relaxed);
+}
+
+bool StreamQueue::offer_progress() {
+  const bool is_owed = has_unwritten_progress() && may_owe_progress();
+  if (is_owed)
+    rhythm_.note_under_way();
+  else
+    write_progress();
+  return !is_owed;
 }
 
 WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
   WordWrites words;
   words.progress = context_.parts.progress.completed(stream_->progress_index);
   words.progress_value = account_.issued();
+  if (!fence_value) fence_value = owed_.untold();
   if (fence_value) {
     words.fence = context_.channel.fence_word(fence_index_);
     words.fence_value = *fence_value;

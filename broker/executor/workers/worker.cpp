@@ -205,14 +205,20 @@ Worker::Visit Worker::visit(Session& session) {
   issue(session, visit);
   StreamSet& streams = session.streams();
   visit.awaits_fences = !streams.settle_fences();
+  if (visit.awaits_fences && streams.has_wanted_fences()) [[unlikely]]
+    look_for_owed(session);
   if (streams.queued().records == 0) streams.set_held(false);
   session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
-  if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) {
+  const bool is_asked = parts_.window.is_pending() || session.is_closing();
+  if (session.dry_visits == kDryVisits || is_asked) {
     TurnBudget budget(turn_);
-    if (!streams.write_progress(budget)) {
+    bool is_owed = false;
+    if (!(is_asked ? streams.write_progress(budget) : streams.offer_progress(budget, is_owed))) {
       visit.worked = true;
       session.dry_visits = kDryVisits - 1;
+    } else if (is_owed) {
+      session.dry_visits = 0;  // asked again a few visits later, and before this thread sleeps
     }
   }
   if (session.channel().has_long_wait()) [[unlikely]]
@@ -279,7 +285,14 @@ void Worker::issue(Session& session, Visit& visit) {
   visit.lacks_credit |= issued.lacks_credit;
 }
 
-// While a window closes it is asked again.
+// While a window closes both are asked again.
+void Worker::look_for_owed(Session& session) {
+  if (!gate_.enter()) return;
+  const ScopedMark mark(session.id(), "cuEventQuery");
+  session.streams().look_for_owed();
+  gate_.leave();
+}
+
 void Worker::await_interrupt(Session& session) {
   if (!gate_.enter()) return;
   const StreamQueue* const queue = session.streams().find_busy(session.channel().take_long_wait());

@@ -77,6 +77,7 @@ class Worker final : public SessionOwner {
   [[nodiscard]] bool write_progress();
   void issue(Session& session, Visit& visit);
   void await_interrupt(Session& session);
+  void look_for_owed(Session& session);
   void drop(std::size_t index);  // one of sessions_, which is over or another worker's
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();

@@ -25,7 +25,17 @@ namespace {
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
 // What migrates is one device's, and a program with several may use it from each.
-ManagedMode mode() { return managed_mode() == ManagedMode::automatic && device_count() > 1 ? ManagedMode::host : managed_mode(); }
+bool does_each_reach_others() {
+  const int devices = device_count();
+  for (CUdevice device = 0; device < devices; ++device) {
+    for (CUdevice other = 0; other < devices; ++other) {
+      if (device != other && !can_access(device, other)) return false;
+    }
+  }
+  return true;
+}
+
+ManagedMode mode() { return managed_mode() == ManagedMode::automatic && !does_each_reach_others() ? ManagedMode::host : managed_mode(); }
 
 }  // namespace
 

@@ -80,6 +80,11 @@ struct FakeStreamsEntry {
     FakeDriver::current().submit(stream, std::move(call));
     return CUDA_SUCCESS;
   }
+  static CUresult CUDAAPI query(CUevent event) {
+    const std::lock_guard lock(FakeDriver::current().mutex_);
+    const auto& records = FakeDriver::current().records_[event];
+    return records.ended >= records.made ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  }
   static CUresult CUDAAPI wait(CUstream stream, CUevent event, unsigned) {
     FakeCall call(FakeCall::wait);
     call.event = event;
@@ -105,6 +110,7 @@ void FakeStreams::fill(DriverTable& table) {
   table.cuCtxPopCurrent_v2 = FakeStreamsEntry::pop;
   table.cuEventCreate = FakeStreamsEntry::event_create;
   table.cuEventRecord = FakeStreamsEntry::record;
+  table.cuEventQuery = FakeStreamsEntry::query;
   table.cuStreamWaitEvent = FakeStreamsEntry::wait;
 }
 

@@ -138,7 +138,7 @@ broker::StreamSet::Issue WireClient::turn(bool dry) {
   if (issue.expects_fence) issue = session_->streams().issue();
   session_->streams().own_borrowed();
   std::memset(batch_.data(), 0xee, batch_.size());  // whoever still looks into the batch is found out
-  (void)session_->streams().settle_fences();
+  if (!session_->streams().settle_fences() && session_->streams().has_wanted_fences()) session_->streams().look_for_owed();
   if (dry) session_->streams().write_progress();
   (void)session_->streams().reap();
   (void)session_->poll_waiting();
