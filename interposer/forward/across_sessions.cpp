@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <shared_mutex>
 #include <vector>
 
 #include "interposer/forward/host_functions.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/peer_pieces.hpp"
+#include "interposer/forward/memory/reaching.hpp"
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/call_session.hpp"
@@ -59,7 +59,7 @@ bool is_reached(const CopyEnd& end) {
 CUresult transfer(const CopySide& destination, const CopySide& source, std::size_t bytes) {
   const std::uint32_t to = session_of_side(destination), from = session_of_side(source);
   {
-    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    const Reaching reaching;
     if (const auto by = session_reaching({destination, bytes}, {source, bytes})) return copy_piece(*by, destination, source, bytes);
   }
   std::vector<std::byte> piece(std::min(bytes, kPieceBytes));

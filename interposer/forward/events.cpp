@@ -96,6 +96,7 @@ CUresult Events::synchronize(Event& event) {
   if (!is_complete(event, position, false)) {
     const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
     const bool sleeps = (event.flags & CU_EVENT_BLOCKING_SYNC) != 0;
+    (void)session().fences().ask(word);  // others of this stream will be waited for as well
     const CUresult error =
         session().wait_fence(word, static_cast<std::uint32_t>(position), "an event", sleeps ? WaitStyle::sleep : Wait::style_of_thread());
     if (error != CUDA_SUCCESS) return error;

@@ -13,13 +13,11 @@ void raise_fence(proto::FenceWord& word, std::uint32_t value) {
 }
 
 OwedFences::OwedFences(proto::FenceWord& word)
-    : word_(word), last_wanted_(word.wanted.load(std::memory_order_relaxed)), answered_(word.answers.load(std::memory_order_relaxed)) {}
+    : word_(word), last_asks_(word.asks.load(std::memory_order_relaxed)), answered_(word.answers.load(std::memory_order_relaxed)) {}
 
 void OwedFences::note_record() {
-  const std::uint32_t wanted = word_.wanted.load(std::memory_order_relaxed);
-  const bool is_looked_for = wanted != last_wanted_ && wanted != last_fence_;
-  last_wanted_ = wanted;
-  if (is_looked_for)
+  const std::uint32_t asks = word_.asks.load(std::memory_order_relaxed);
+  if (std::exchange(last_asks_, asks) != asks)
     eager_ = kEagerRecords;
   else if (eager_ > 0)
     --eager_;

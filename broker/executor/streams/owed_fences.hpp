@@ -19,12 +19,11 @@ class OwedFences {
  public:
   explicit OwedFences(proto::FenceWord& word);
 
-  // A record's turn has come: learns whether the client has looked for fences of records since the last one.
+  // A record's turn has come: learns whether the client has asked about events since the last one.
   void note_record();
-  // A fence of its own was issued: that the client looks for it says nothing about records.
-  void note_fence(std::uint32_t value) { last_fence_ = value; }
-  // Nobody has looked for fences of records for a while, nor does for this one.
-  [[nodiscard]] bool may_owe(std::uint32_t value) const { return eager_ == 0 && !is_wanted(value); }
+  // There have been many records, and the client has asked about none of them.
+  [[nodiscard]] bool is_usual() const { return eager_ == 0; }
+  [[nodiscard]] bool may_owe(std::uint32_t value) const { return is_usual() && !is_wanted(value); }
   // From before the record is issued until its words are; it is behind all others.
   void announce(std::uint32_t value) { word_.owed.store(value, std::memory_order_relaxed); }
   // Issued. False: the client has begun to look for it meanwhile, and may not have seen that it is owed.
@@ -52,7 +51,7 @@ class OwedFences {
     PointRef point;
   };
 
-  static constexpr unsigned kEagerRecords = 64;  // behind one that was looked for
+  static constexpr unsigned kEagerRecords = 32;  // behind an ask, and at first
   static constexpr unsigned kMostLooks = 16;     // a turn
 
   [[nodiscard]] bool is_wanted(std::uint32_t value) const;
@@ -62,8 +61,7 @@ class OwedFences {
   std::deque<Owed> owed_;
   std::size_t untold_ = 0;  // so many at the back
   unsigned eager_ = kEagerRecords;
-  std::uint32_t last_wanted_ = 0;
-  std::uint32_t last_fence_ = 0;
+  std::uint32_t last_asks_;
   std::uint32_t answered_;
 };
 

@@ -102,10 +102,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   account_.submitted(1);
   count_launches(static_cast<std::uint32_t>(length), true);
   if (has_words) note_words();
-  if (fence && std::holds_alternative<FenceOp>(ops_[length])) {
-    account_.end_run();
-    owed_.note_fence(*fence);
-  }
+  if (fence && std::holds_alternative<FenceOp>(ops_[length])) account_.end_run();
   for (std::size_t i = 0; i < length; ++i) pop_head();
   if (!fence) return true;
   if (auto* record = std::get_if<RecordOp>(&ops_.front())) {

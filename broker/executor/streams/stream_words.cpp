@@ -58,7 +58,6 @@ void StreamQueue::issue_wait(const WaitOp& wait) {
 // short work, whose client hears from the GPU sooner than from this thread, which has others to serve.
 void StreamQueue::issue_fence(const FenceOp& fence) {
   account_.end_run();
-  owed_.note_fence(fence.value);
   const bool is_covered = account_.written() + 1 == account_.issued();
   if (!is_covered || (rhythm_.is_short() && !has_completed(account_.written()))) return write_fence(fence.value);
   late_fences_.push_back({account_.issued(), fence.value});
@@ -101,7 +100,7 @@ void StreamQueue::write_progress() {
 
 // With more streams at work than hardware connections a later write would stand in its connection behind the work, and others' behind it.
 bool StreamQueue::may_owe_progress() const {
-  return !has_completed(account_.written()) && !context_.parts.is_crowded.load(std::memory_order_relaxed);
+  return owed_.is_usual() && !has_completed(account_.written()) && !context_.parts.is_crowded.load(std::memory_order_relaxed);
 }
 
 bool StreamQueue::offer_progress() {

@@ -2,14 +2,13 @@
 // The functions behind which two- and three-dimensional copies stand (CUDA Driver API manual, "Memory Management").
 // Descriptions that name an array go to forward/arrays.
 #include <optional>
-#include <shared_mutex>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/memory/box_across.hpp"
 #include "interposer/forward/memory/box_copy.hpp"
-#include "interposer/forward/memory/peer_pieces.hpp"
+#include "interposer/forward/memory/reaching.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -206,7 +205,7 @@ CUresult copy_now(const Description* description) {
   CUDA_MEMCPY3D volume{};
   std::optional<ApartEnds> ends;
   {
-    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    const Reaching reaching;
     ends = ends_apart(description, volume);
     if (!ends) return copy_where_reached(description);
   }
@@ -225,7 +224,7 @@ CUresult copy_later(const Description* description, CUstream handle) {
   CUDA_MEMCPY3D volume{};
   std::optional<ApartEnds> ends;
   {
-    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    const Reaching reaching;
     ends = ends_apart(description, volume);
     if (!ends) return copy(*stream, description, Completion::as_posted);
   }

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <shared_mutex>
 #include <utility>
 
 #include "gen/api_declarations.hpp"
@@ -17,6 +16,7 @@
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/peer_pieces.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/reaching.hpp"
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -161,7 +161,7 @@ CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CU
   if (stream == nullptr) return Streams::instance().missing(handle);
   if (!has_several_sessions() || !is_across(destination, source)) return copy(*stream, destination, source, bytes, Completion::as_posted);
   {
-    const std::shared_lock reaching(PeerPieces::closing_mutex());
+    const Reaching reaching;
     if (reaches_both(destination, source, bytes)) return copy(*stream, destination, source, bytes, Completion::as_posted);
   }
   return copy_across_later(*stream, destination, source, bytes);

@@ -2,6 +2,7 @@
 #include "interposer/forward/memory/memory_pools.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
@@ -280,8 +281,24 @@ CUresult MemoryPools::trim(CUmemoryPool handle, std::uint64_t keep_bytes) {
   return give_back_segments(*pool, keep_bytes);
 }
 
+namespace {
+
+struct HeldBack {
+  bool is_on = false;
+  bool has_been_due = false;
+};
+thread_local HeldBack held_back;
+
+}  // namespace
+
+bool MemoryPools::hold_back(bool is_held_back) { return std::exchange(held_back, {is_held_back, false}).has_been_due; }
+
 // Looked at again after the next wait, as long as something pending holds memory that is to go.
 void MemoryPools::release_excess() {
+  if (held_back.is_on) {
+    held_back.has_been_due = true;
+    return;
+  }
   const std::lock_guard growing(growth_mutex_);
   release_excess_locked();
 }

@@ -60,6 +60,8 @@ class MemoryPools {
     if (may_have_excess_.load(std::memory_order_relaxed)) [[unlikely]]
       release_excess();
   }
+  // Whether that is left for later in the calling thread (Reaching). True: it was, since this was last set.
+  static bool hold_back(bool is_held_back);
 
  private:
   struct Pool {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of one device that the program lets the other reach by itself: what it maps, and pools.
+#include <chrono>
+#include <thread>
+
 #include "tests/process/programs/two_devices.hpp"
 
 namespace mpsshim::test {
@@ -152,8 +155,21 @@ void peer_pools(Sides& sides) {
   CU(cuStreamSynchronize(sides[0].stream));
   sides[0].use();
   require_index(sides[0].read(sides[0].data), 5, "a copy of a pool's memory");
-  CU(cuMemFreeAsync(before, sides[1].stream));
   CU(cuMemFreeAsync(later, sides[1].stream));
+  // A copy that waits: behind it the pool gives back what the other device reaches.
+  sides[1].use();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  unsigned row[16] = {};
+  CUDA_MEMCPY2D box{};
+  box.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = before;
+  box.dstMemoryType = CU_MEMORYTYPE_HOST;
+  box.dstHost = row;
+  box.WidthInBytes = box.srcPitch = box.dstPitch = sizeof row;
+  box.Height = 1;
+  CU(cuMemcpy2D(&box));
+  require(row[15] == 3 * 15, "a box of a pool's memory is wrong");
+  CU(cuMemFreeAsync(before, sides[1].stream));
   const CUmemAccessDesc none = access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_NONE);
   CU(cuMemPoolSetAccess(pool, &none, 1));
   CU(cuMemPoolGetAccess(&flags, pool, &first));
