@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of one device that the program lets the other reach by itself: what it maps, and pools.
 #include <chrono>
+#include <iterator>
 #include <thread>
 
 #include "tests/process/programs/two_devices.hpp"
@@ -156,19 +157,31 @@ void peer_pools(Sides& sides) {
   sides[0].use();
   require_index(sides[0].read(sides[0].data), 5, "a copy of a pool's memory");
   CU(cuMemFreeAsync(later, sides[1].stream));
-  // A copy that waits: behind it the pool gives back what the other device reaches.
+  // Copies that wait: behind them the pool gives back what the other device reaches.
   sides[1].use();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   unsigned row[16] = {};
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR shape{std::size(row), 1, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  CU(cuArrayCreate(&array, &shape));
   CUDA_MEMCPY2D box{};
-  box.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-  box.srcDevice = before;
-  box.dstMemoryType = CU_MEMORYTYPE_HOST;
-  box.dstHost = row;
-  box.WidthInBytes = box.srcPitch = box.dstPitch = sizeof row;
+  box.srcMemoryType = CU_MEMORYTYPE_HOST;
+  box.srcHost = row;
+  box.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  box.dstArray = array;
+  box.WidthInBytes = box.srcPitch = sizeof row;
   box.Height = 1;
-  CU(cuMemcpy2D(&box));
-  require(row[15] == 3 * 15, "a box of a pool's memory is wrong");
+  for (int round = 0; round < 10; ++round) {
+    CUdeviceptr several[3] = {};  // one piece of memory the library keeps
+    for (CUdeviceptr& one : several) CU(cuMemAllocFromPoolAsync(&one, std::size_t{70} << 20, pool, sides[1].stream));
+    for (const CUdeviceptr one : several) CU(cuMemFreeAsync(one, sides[1].stream));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    row[15] = static_cast<unsigned>(round) + 1;
+    CU(cuMemcpy2D(&box));
+  }
+  unsigned last = 0;
+  CU(cuMemcpyAtoH(&last, array, sizeof row - sizeof last, sizeof last));
+  require(last == 10, "a copy into an array is wrong");
+  CU(cuArrayDestroy(array));
   CU(cuMemFreeAsync(before, sides[1].stream));
   const CUmemAccessDesc none = access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_NONE);
   CU(cuMemPoolSetAccess(pool, &none, 1));
