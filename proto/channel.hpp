@@ -92,7 +92,8 @@ struct alignas(64) FenceWord {
   // Fences of event records may be *owed*: written behind later work only, unless the client wants them (docs/execution.md, "Owed fences").
   std::atomic<std::uint32_t> owed;     // executor: the last of them, stored before its record is issued; 0: there was none
   std::atomic<std::uint32_t> wanted;   // client: the latest that it has looked for in vain; 0: none
-  std::atomic<std::uint32_t> asks;     // client: counts up, whether the work of what is owed has ended
+  std::atomic<std::uint32_t> asks;     // client: counts up, whether the work of what is owed has ended. 1 before its first fence; a library that
+                                       // leaves it at 0 does not know of this, and is never owed anything
   std::atomic<std::uint32_t> answers;  // executor: the last ask since which it has looked; fences that it found are in `value` before
 };
 static_assert(sizeof(FenceWord) == 64);

@@ -28,6 +28,12 @@ class FenceMemory {
   // Somebody looks for it and has not found it: from now on the executor has the GPU write fences of records at once. True: it may have come too
   // late for this one, so the executor looks for it itself, once it is woken (Link::wake_executor).
   [[nodiscard]] bool want(std::uint32_t index, std::uint32_t target);
+  // Before a record with a fence is posted: this library asks for what is owed to it.
+  void know_of_owed(std::uint32_t index) {
+    std::atomic<std::uint32_t>& asks = words_[index].asks;
+    std::uint32_t none = 0;
+    if (asks.load(std::memory_order_relaxed) == 0) asks.compare_exchange_strong(none, 1, std::memory_order_relaxed);
+  }
   // Behind want(). Once that is answered the word says of each owed fence whether its work has ended.
   [[nodiscard]] std::uint32_t ask(std::uint32_t index) { return words_[index].asks.fetch_add(1, std::memory_order_acq_rel) + 1; }
   [[nodiscard]] bool is_answered(std::uint32_t index, std::uint32_t ask) const {

@@ -27,6 +27,7 @@ std::uint32_t next_fence(Stream& stream) {
   std::uint32_t value = posted.load(std::memory_order_relaxed) + 1;
   if (value == 0) value = 1;  // 0 means "no fence" to recovery
   posted.store(value, std::memory_order_release);
+  session().fences().know_of_owed(stream.word);
   stream.has_work.store(false, std::memory_order_release);  // who sees this sees the value: pairs with fence()
   if (stream.has_visible_work.load(std::memory_order_relaxed)) {
     stream.visible_fence.store(value, std::memory_order_relaxed);

@@ -17,7 +17,10 @@ struct Fixture {
   proto::EventId timed = client.add_event(2);
   std::uint32_t last = 0;  // fence
 
-  Fixture() { executor.fake.hold_work(); }
+  Fixture() {
+    executor.fake.hold_work();
+    word().asks.store(1);
+  }
 
   void record(proto::EventId recorded) {
     client.post(proto::EventRecordRecord{recorded, ++last, 0});
@@ -65,6 +68,15 @@ TEST_CASE("fences of records that nobody looks for are owed while the GPU is beh
   }
   f.client.turn(false);
   CHECK(f.client.session().streams().is_idle());
+}
+
+TEST_CASE("a library that does not know of owed fences is owed none") {
+  Fixture f;
+  f.word().asks.store(0);
+  f.go_on_for_long();
+  for (int i = 0; i < 10; ++i) f.step();
+  CHECK(f.writes() == 20);
+  CHECK(f.word().owed.load() == 0);
 }
 
 TEST_CASE("an event of a stream that has caught up has its fence at once") {
@@ -127,7 +139,7 @@ TEST_CASE("who looks for fences of records has them written at once for a while"
   Fixture f;
   f.go_on_for_long();
   SECTION("also one that comes between its look and its record") {
-    f.word().asks.store(1);
+    f.word().asks.store(2);
     f.word().wanted.store(f.last + 1);
     f.step();
     CHECK(f.writes() == 2);

@@ -21,8 +21,8 @@ class OwedFences {
 
   // A record's turn has come: learns whether the client has asked about events since the last one.
   void note_record();
-  // There have been many records, and the client has asked about none of them.
-  [[nodiscard]] bool is_usual() const { return eager_ == 0; }
+  // There have been many records, and the client, which can ask about them, has not.
+  [[nodiscard]] bool is_usual() const { return eager_ == 0 && last_asks_ != 0; }
   [[nodiscard]] bool may_owe(std::uint32_t value) const { return is_usual() && !is_wanted(value); }
   // From before the record is issued until its words are; it is behind all others.
   void announce(std::uint32_t value) { word_.owed.store(value, std::memory_order_relaxed); }
