@@ -25,8 +25,8 @@ class FenceMemory {
     return proto::fence_reached(words_[index].value.load(std::memory_order_acquire), target);
   }
 
-  // Somebody looks for it and has not found it: from now on the executor has the GPU write fences of records at once. True: it may have come too
-  // late for this one, so the executor looks for it itself, once it is woken (Link::wake_executor).
+  // Somebody looks for it and has not found it: if its record has yet to be issued, the executor has the GPU write it at once. True: it may be owed
+  // already, so the executor looks for it itself, once it is woken (Link::wake_executor).
   [[nodiscard]] bool want(std::uint32_t index, std::uint32_t target);
   // Before a record with a fence is posted: this library asks for what is owed to it.
   void know_of_owed(std::uint32_t index) {
@@ -34,7 +34,7 @@ class FenceMemory {
     std::uint32_t none = 0;
     if (asks.load(std::memory_order_relaxed) == 0) asks.compare_exchange_strong(none, 1, std::memory_order_relaxed);
   }
-  // Behind want(). Once that is answered the word says of each owed fence whether its work has ended.
+  // Once that is answered the word says of each owed fence whether its work has ended. Fences of the next records are not owed.
   [[nodiscard]] std::uint32_t ask(std::uint32_t index) { return words_[index].asks.fetch_add(1, std::memory_order_acq_rel) + 1; }
   [[nodiscard]] bool is_answered(std::uint32_t index, std::uint32_t ask) const {
     return proto::fence_reached(words_[index].answers.load(std::memory_order_acquire), ask);

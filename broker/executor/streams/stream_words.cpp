@@ -98,7 +98,8 @@ void StreamQueue::write_progress() {
   note_words();
 }
 
-// With more streams at work than hardware connections a later write would stand in its connection behind the work, and others' behind it.
+// Where events are recorded that nobody looks for. With more streams at work than hardware connections a later write would stand in its connection
+// behind the work, and others' behind it.
 bool StreamQueue::may_owe_progress() const {
   return owed_.is_usual() && !has_completed(account_.written()) && !context_.parts.is_crowded.load(std::memory_order_relaxed);
 }
