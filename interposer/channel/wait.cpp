@@ -60,15 +60,13 @@ void Wait::begin() {
   if (plan_.style == WaitStyle::spin && usable_cores() <= 2) plan_.style = WaitStyle::yield;
 }
 
-std::uint64_t Wait::awake_us() const {
-  if (!SpinBudget::can_spare(usable_cores()) || thread_waits().core_demand.is_high(now_us_)) return 0;
-  return header_.awake_us.load(std::memory_order_relaxed);
-}
+std::uint64_t Wait::awake_us() const { return SpinBudget::can_spare(usable_cores()) ? header_.awake_us.load(std::memory_order_relaxed) : 0; }
 
 bool Wait::keeps_looking() {
   const std::uint64_t last_us = std::exchange(now_us_, clock_us());
-  if (!slept_) thread_waits().core_demand.note_look(now_us_, now_us_ - last_us);
-  const WaitStep step = plan_.next_step(now_us_ - started_us_, budget_us_, awake_us());
+  CoreDemand& core_demand = thread_waits().core_demand;
+  if (!slept_) was_late_ |= core_demand.note_look(now_us_, now_us_ - last_us);
+  const WaitStep step = plan_.next_step(now_us_ - started_us_, budget_us_, awake_us(), core_demand.is_high(now_us_));
   if (plan_.style == WaitStyle::automatic && now_us_ - started_us_ >= budget_us_) looks_ = kPatientLooksPerClock;
   if (step == WaitStep::yield) sched_yield();
   return step != WaitStep::sleep;
@@ -78,7 +76,7 @@ WaitEnd Wait::end(WaitEnd found) {
   const std::uint64_t now_us = clock_us();
   if (!slept_) slept_us_ = now_us;
   if (budget_ != nullptr) {
-    budget_->learn(now_us - started_us_);
+    if (!was_late_) budget_->learn(now_us - started_us_);  // else it was long because others had the core
     thread_waits().last_end_us = now_us;
   }
   if (proto::trace::enabled()) [[unlikely]]

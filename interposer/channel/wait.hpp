@@ -82,7 +82,7 @@ class Wait {
 
   [[nodiscard]] static std::uint64_t clock_us();
   void begin();
-  // For so long the wait may stay awake, if nobody wants the core.
+  // For so long the wait may stay awake.
   [[nodiscard]] std::uint64_t awake_us() const;
   // False once it is time to sleep. Yields the core where the style says so.
   [[nodiscard]] bool keeps_looking();
@@ -103,6 +103,7 @@ class Wait {
   int looks_ = kLooksPerClock;
   bool slept_ = false;
   bool logged_ = false;
+  bool was_late_ = false;         // at a look: others had the core
   SpinBudget* budget_ = nullptr;  // the calling thread's; automatic waits only
   std::uint64_t budget_us_ = 0;
   std::uint64_t started_us_ = 0;

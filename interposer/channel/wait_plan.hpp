@@ -8,8 +8,8 @@
 namespace mpsshim::interposer {
 
 enum class WaitStyle : std::uint8_t {
-  automatic,  // spins for a moment, yields for the rest of a budget (SpinBudget), and for longer where that is allowed (ChannelHeader::awake_us) and
-              // nobody wants its core (CoreDemand), then sleeps; yields again when its end is about due
+  automatic,  // looks for a budget (SpinBudget), and for longer where that is allowed (ChannelHeader::awake_us) and nobody wants its core
+              // (CoreDemand); then sleeps, and looks again when its end is about due
   spin,       // never sleeps (CU_CTX_SCHED_SPIN); on one or two cores it yields, or the executor would not get on
   yield,      // never sleeps, gives its core away between looks (CU_CTX_SCHED_YIELD)
   sleep,      // sleeps at once (CU_CTX_SCHED_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC)
@@ -21,7 +21,7 @@ enum class WaitStep : std::uint8_t { look, yield, sleep };
 // A style, and how long the wait will be, as far as anybody can tell.
 struct WaitPlan {
   // Twice what a short kernel takes from its launch on. A wait that is not over by then may be for a worker of the executor that has no core, where
-  // more clients wait than there are cores: they give theirs away. Yielding earlier made the waits of a single client longer
+  // many clients wait: they give theirs away. Yielding earlier made the waits of a single client longer
   // (docs/experiments/2026-11-22-fourteen-clients.md).
   static constexpr std::uint64_t kSpinUs = 20;
   // What is expected to take less is waited for as if nobody knew: a thread wakes up some 0.1 ms late, as much as such a wait's margin.
@@ -29,13 +29,17 @@ struct WaitPlan {
 
   constexpr WaitPlan(WaitStyle how, std::uint64_t expected = 0) : style(how), expected_us(expected) {}  // NOLINT: a style alone is a plan, too
 
-  // The wait has lasted for so long, and may keep looking for `budget_us`; for the GPU also for `awake_us`.
-  [[nodiscard]] constexpr WaitStep next_step(std::uint64_t waited_us, std::uint64_t budget_us, std::uint64_t awake_us = 0) const {
-    const bool may_look = waited_us < budget_us || (is_for_gpu && waited_us < awake_us);
+  // The wait has lasted for so long, and may keep looking for `budget_us`; for the GPU also for `awake_us`, which is 0 where many sessions are at
+  // work. Whoever gives its core to a program that computes has it again a slice of that one's later, some milliseconds
+  // (docs/experiments/2026-11-28-cores-given-away.md): so in the budget that is done for the sake of a crowd alone.
+  [[nodiscard]] constexpr WaitStep next_step(std::uint64_t waited_us, std::uint64_t budget_us, std::uint64_t awake_us = 0,
+                                             bool is_core_wanted = false) const {
+    const bool may_look = waited_us < budget_us || (is_for_gpu && !is_core_wanted && waited_us < awake_us);
     switch (style) {
       case WaitStyle::automatic:
         if (!may_look) return is_about_due(waited_us) ? WaitStep::yield : WaitStep::sleep;
-        return waited_us < kSpinUs ? WaitStep::look : WaitStep::yield;
+        if (waited_us < kSpinUs) return WaitStep::look;
+        return waited_us < budget_us && (awake_us > 0 || is_core_wanted) ? WaitStep::look : WaitStep::yield;
       case WaitStyle::spin: return WaitStep::look;
       case WaitStyle::yield: return WaitStep::yield;
       case WaitStyle::sleep: break;
@@ -67,14 +71,21 @@ class CoreDemand {
  public:
   static constexpr std::uint64_t kLateUs = 300;       // between two looks at the clock, which are some 10 us apart
   static constexpr std::uint64_t kCountsUs = 50'000;  // so long it is taken to be wanted
+  // Found so again soon, for twice as long each time: each time that it is not taken to be costs a slice of somebody else's.
+  static constexpr std::uint64_t kCountsMostUs = 6'400'000;
 
-  void note_look(std::uint64_t now_us, std::uint64_t since_last_us) {
-    if (since_last_us >= kLateUs) until_us_ = now_us + kCountsUs;
+  // True: it was late.
+  bool note_look(std::uint64_t now_us, std::uint64_t since_last_us) {
+    if (since_last_us < kLateUs) return false;
+    counts_us_ = now_us < until_us_ + counts_us_ ? std::min(2 * counts_us_, kCountsMostUs) : kCountsUs;
+    until_us_ = now_us + counts_us_;
+    return true;
   }
   [[nodiscard]] bool is_high(std::uint64_t now_us) const { return now_us < until_us_; }
 
  private:
   std::uint64_t until_us_ = 0;
+  std::uint64_t counts_us_ = 0;
 };
 
 // How long an automatic wait keeps looking before it sleeps, whoever else wants its core: at most 50 us where cores can be spared, 20 on three or

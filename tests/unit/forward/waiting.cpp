@@ -85,6 +85,18 @@ TEST_CASE("waiting: by itself a wait gives its core away before it sleeps, and n
   CHECK(WaitPlan(WaitStyle::yield).next_step(0, kBudgetUs) == WaitStep::yield);
 }
 
+TEST_CASE("waiting: where few are at work, or somebody wants the core for long, it is kept until the budget is spent") {
+  constexpr std::uint64_t kBudgetUs = 50;
+  const WaitPlan plan(WaitStyle::automatic);
+  for (const std::uint64_t waited_us : {WaitPlan::kSpinUs, kBudgetUs - 1}) {
+    CHECK(plan.next_step(waited_us, kBudgetUs, 5'000) == WaitStep::look);
+    CHECK(plan.next_step(waited_us, kBudgetUs, 0, true) == WaitStep::look);
+    CHECK(plan.next_step(waited_us, kBudgetUs, 0, false) == WaitStep::yield);
+  }
+  CHECK(plan.next_step(kBudgetUs, kBudgetUs, 0, true) == WaitStep::sleep);
+  CHECK(WaitPlan(WaitStyle::yield).next_step(WaitPlan::kSpinUs, kBudgetUs, 5'000, true) == WaitStep::yield);  // as it asked for
+}
+
 TEST_CASE("waiting: a wait for the GPU stays awake beyond its budget for as long as it may, any other sleeps") {
   constexpr std::uint64_t kBudgetUs = 50;
   constexpr std::uint64_t kAwakeUs = 5'000;
@@ -95,6 +107,7 @@ TEST_CASE("waiting: a wait for the GPU stays awake beyond its budget for as long
   CHECK(plan.next_step(kAwakeUs - 1, kBudgetUs, kAwakeUs) == WaitStep::yield);
   CHECK(plan.next_step(kAwakeUs, kBudgetUs, kAwakeUs) == WaitStep::sleep);
   CHECK(plan.next_step(kBudgetUs, kBudgetUs) == WaitStep::sleep);
+  CHECK(plan.next_step(kBudgetUs, kBudgetUs, kAwakeUs, true) == WaitStep::sleep);  // others want the core
   plan.style = WaitStyle::sleep;
   CHECK(plan.next_step(0, kBudgetUs, kAwakeUs) == WaitStep::sleep);  // as it asked for
 }
@@ -109,6 +122,24 @@ TEST_CASE("waiting: a core is wanted for a while once a thread has come back to 
   demand.note_look(2'001, 1);
   CHECK(demand.is_high(2'000 + CoreDemand::kCountsUs - 1));
   CHECK_FALSE(demand.is_high(2'000 + CoreDemand::kCountsUs));
+}
+
+TEST_CASE("waiting: a core that is wanted again and again is taken to be wanted for ever longer, up to some seconds") {
+  CoreDemand demand;
+  std::uint64_t now_us = 1'000'000;
+  CHECK(demand.note_look(now_us, CoreDemand::kLateUs));
+  std::uint64_t counts_us = CoreDemand::kCountsUs;
+  for (int i = 0; i < 12; ++i) {
+    now_us += counts_us;  // it counts no more, and is found to be so at once
+    CHECK_FALSE(demand.is_high(now_us));
+    CHECK(demand.note_look(now_us, CoreDemand::kLateUs));
+    counts_us = std::min(2 * counts_us, CoreDemand::kCountsMostUs);
+    CHECK(demand.is_high(now_us + counts_us - 1));
+  }
+  CHECK(counts_us == CoreDemand::kCountsMostUs);
+  now_us += 2 * counts_us;  // for as long again it was not
+  CHECK(demand.note_look(now_us, CoreDemand::kLateUs));
+  CHECK_FALSE(demand.is_high(now_us + CoreDemand::kCountsUs));
 }
 
 TEST_CASE("waiting: a wait whose end is foreseen sleeps until shortly before it and looks until shortly after it") {
