@@ -31,6 +31,7 @@ struct Arguments {
   std::string window = "0x200000000000-0x500000000000";
   unsigned workers = 0;
   unsigned side_contexts = 5;
+  std::string ready_percentages;  // proto::parse_percentages
   unsigned priority = 10;
   unsigned connections = ExecutorOptions{}.connections;
   unsigned copy_connections = ExecutorOptions{}.copy_connections;

@@ -33,6 +33,7 @@
 #include "broker/log_subject.hpp"
 #include "broker/rights/rights.hpp"
 #include "proto/mps_variables.hpp"
+#include "proto/provision.hpp"
 
 namespace {
 
@@ -239,6 +240,12 @@ int main(int argc, char** argv) {
   }
   if (const std::string& by = arguments.ptx_compiler; by != "auto" && by != "driver" && by != "nvjitlink" && !by.starts_with('/')) {
     return fail("--ptx-compiler " + as_quoted(by) + " is none of auto, driver and nvjitlink, nor a path that begins with /", kUsage);
+  }
+  if (!mpsshim::proto::parse_percentages(arguments.ready_percentages)) {
+    return fail("--ready-percentages " + as_quoted(arguments.ready_percentages) + " is no list of percentages below 100, such as 25,50", kUsage);
+  }
+  if (!arguments.ready_percentages.empty() && arguments.static_partitioning) {
+    return fail("--ready-percentages means nothing with --static-partitioning: leave one of them out", kUsage);
   }
   if (!parse_latency(arguments.latency)) return fail("--latency " + as_quoted(arguments.latency) + " is none of low, balanced and saving", kUsage);
   if (arguments.driver.empty()) return fail("--driver is empty: name auto, cuda, cpu or the path of a library", kUsage);

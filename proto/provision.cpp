@@ -29,6 +29,18 @@ std::optional<std::uint32_t> parse_percentage(std::string_view text) {
   return value == 0 || value > kWholePercentage ? std::nullopt : std::optional(value);
 }
 
+std::optional<std::vector<std::uint32_t>> parse_percentages(std::string_view text) {
+  std::vector<std::uint32_t> percentages;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    const std::optional<std::uint32_t> percentage = parse_percentage(text.substr(0, comma));
+    if (!percentage || *percentage == kWholePercentage || comma + 1 == text.size()) return std::nullopt;
+    percentages.push_back(*percentage);
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  return percentages;
+}
+
 std::optional<std::uint32_t> parse_client_priority(std::string_view text) {
   if (text == "0") return 0;
   return text == "1" ? std::optional<std::uint32_t>(1) : std::nullopt;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mpsshim::proto {
 
@@ -21,6 +22,8 @@ inline constexpr std::uint32_t kWholePercentage = 10'000;
 
 // "25", "33.3", "12.25": above 0, up to 100, two digits behind the point at most. nullopt: it is none.
 [[nodiscard]] std::optional<std::uint32_t> parse_percentage(std::string_view text);
+// Some of them, by commas, each below 100: "25,50". Empty: none. nullopt: it is no such list.
+[[nodiscard]] std::optional<std::vector<std::uint32_t>> parse_percentages(std::string_view text);
 // "25.0", "12.25"
 [[nodiscard]] std::string percentage_text(std::uint32_t percentage);
 

@@ -171,6 +171,35 @@ TEST_CASE("a part that needs a moment without kernels comes beside one that does
   CHECK(where(client, "chain").size() == number(client, "count"));
 }
 
+TEST_CASE("a part that is ready comes at once beside a kernel that does not end, and clients that have one lie side by side") {
+  BrokerOptions options;
+  options.arguments = {"--executors", "1", "--ready-percentages", "25,75,12.5"};
+  const BrokerFixture broker(options);
+  Client endless = start_with(broker, "share_client");
+  Client client = start_with(broker, "share_client");
+  Client other = start_with(broker, "share_client");
+  const unsigned all = number(client, "count");
+  for (Client* each : {&client, &other}) CHECK(where(*each, "null").size() == all);
+  REQUIRE(endless.ask("spin") == "ok");
+  std::vector<double> taken;
+  std::map<std::string, std::set<unsigned>> places;
+  for (const char* percentage : {"25", "75", "12.5", "100", "25"}) {
+    INFO(percentage << " %");
+    const Clock::time_point begin = Clock::now();
+    REQUIRE(tell(broker, "client set " + pid(client) + ' ' + kPercentage + ' ' + percentage) == "ok\n");
+    taken.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    places[percentage] = where(client, "null");
+    CHECK(are_its_own(places[percentage].size(), number(client, "count")));
+  }
+  INFO("median " << median(taken) << " ms, longest " << *std::ranges::max_element(taken) << " ms");
+  CHECK(median(taken) < 10);
+  CHECK(places["12.5"].size() < places["25"].size());
+  CHECK(places["25"].size() < places["75"].size());
+  CHECK(places["75"].size() < all);
+  REQUIRE(broker.ctl({"client", "set", pid(other), kPercentage, "75"}).ok());
+  for (const unsigned one : where(other, "null")) CHECK_FALSE(places["25"].contains(one));
+}
+
 TEST_CASE("device memory of a connected client: a limit comes, is raised, and goes") {
   const BrokerFixture broker;
   Client client = start_with(broker, "memory_client");

@@ -21,6 +21,7 @@ struct ExecutorSettings {
   std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
   unsigned workers = 0;
   unsigned side_contexts = 0;
+  std::string ready_percentages;
   unsigned priority = 0;
   unsigned connections = ExecutorOptions{}.connections;
   unsigned copy_connections = ExecutorOptions{}.copy_connections;

@@ -58,6 +58,7 @@ ExecutorOptions ManagedExecutor::options() const {
                           .connections = settings_.connections,
                           .copy_connections = settings_.copy_connections,
                           .side_contexts = settings_.side_contexts,
+                          .ready_percentages = settings_.ready_percentages,
                           .priority = settings_.priority,
                           .label = label_,
                           .module_cache_mib = settings_.module_cache_mib,

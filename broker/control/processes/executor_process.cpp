@@ -115,6 +115,7 @@ Command make_command(const ExecutorOptions& options) {
                        std::to_string(options.device_patience_ms)};
   if (!options.log_dir.empty()) command.arguments.insert(command.arguments.end(), {"--log-dir", options.log_dir});
   if (!options.journal.empty()) command.arguments.insert(command.arguments.end(), {"--journal", options.journal});
+  if (!options.ready_percentages.empty()) command.arguments.insert(command.arguments.end(), {"--ready-percentages", options.ready_percentages});
   if (options.standby) command.arguments.emplace_back("--standby");
   if (options.dumpable) command.arguments.emplace_back("--dumpable");
   if (options.keeps_rights) command.arguments.emplace_back("--keep-rights");

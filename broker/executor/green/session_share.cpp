@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -98,7 +99,7 @@ SessionShares::Run SessionShares::least_used(unsigned count, const Run* within, 
   for (unsigned place = 1; place < beginnings; ++place) {
     const Run run{(begin + place) % places(), count, 0};
     const unsigned load = load_of(run, leaving);
-    if (load >= least) continue;
+    if (load > least || (load == least && (is_ready(best) || !is_ready(run)))) continue;
     least = load;
     best = run;
   }
@@ -127,9 +128,51 @@ std::shared_ptr<void> SessionShares::use(const Run& run, std::uint64_t group) {
 void SessionShares::end_use(const Run& run, std::uint64_t group) {
   const std::lock_guard lock(mutex_);
   const auto found = made_.find(run);
-  if (found != made_.end() && --found->second.users == 0) made_.erase(found);
+  if (found != made_.end() && --found->second.users == 0 && found->second.ready == nullptr) made_.erase(found);
   const auto of_group = groups_.find(group);
   if (of_group != groups_.end() && --of_group->second.users == 0) groups_.erase(of_group);
+}
+
+bool SessionShares::is_ready(const Run& run) const {
+  const auto found = made_.find(run);
+  return found != made_.end() && found->second.ready != nullptr;
+}
+
+std::vector<SessionShares::Run> SessionShares::side_by_side(unsigned count) const {
+  std::vector<Run> runs;
+  for (unsigned first = 0; first + count <= places(); first += count) runs.push_back({first, count, 0});
+  if (runs.size() == 1 && count < places()) runs.push_back({places() - count, count, 0});
+  return runs;
+}
+
+void SessionShares::make_ready(std::span<const std::uint32_t> percentages) {
+  const auto began = std::chrono::steady_clock::now();
+  std::size_t made = 0;
+  for (const std::uint32_t percentage : percentages) {
+    std::vector<Run> runs;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const CUresult error = measure(); error != CUDA_SUCCESS) {
+        return log_warning("No parts of the device are made ready: the driver makes none ({})", core_.driver.describe(error));
+      }
+      runs = side_by_side(units(percentage));
+      std::erase_if(runs, [this](const Run& run) { return is_ready(run); });  // of another percentage that comes to as many
+    }
+    for (const Run& run : runs) {
+      GreenContextRef green;
+      const CUresult error = made < kMostReady ? make_green(run, green) : CUDA_ERROR_OUT_OF_MEMORY;
+      if (error != CUDA_SUCCESS) {
+        return log_warning("{} parts of the device are ready, and for {} % of it not all: {}", made, proto::percentage_text(percentage),
+                           made < kMostReady ? core_.driver.describe(error) : "more are not made");
+      }
+      const std::lock_guard lock(mutex_);
+      made_[run] = {green, 0, green};
+      ++made;
+    }
+  }
+  if (made == 0) return;
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
+  log_info("{} parts of the device are ready for clients that are changed to have one: {} ms", made, took.count());
 }
 
 bool SessionShares::find(const ShareWish& wish, SessionShare& share) {

@@ -4,8 +4,9 @@
 // is a run of neighbouring parts. Of some devices the driver leaves over more than such a part has (12 of an H100's
 // 132): that is one more part, the last, so that clients who together may have the whole device need not share. Of all such runs the one is taken
 // that the fewest sessions have, so that clients lie side by side as long as there is room, and on top of each other when there is none. Sessions
-// with the same run have the same green context; it ends with the last of them. Sessions of a group have the group's run among them, so what one
-// leaves idle another uses; one that may have less has a run within that.
+// with the same run have the same green context; it ends with the last of them, unless it was made at the executor's start (make_ready()): of runs
+// that are as good such a one is taken, since a green context is made in a quiet window, which waits for all kernels. Sessions of a group have the
+// group's run among them, so what one leaves idle another uses; one that may have less has a run within that.
 //
 // A session with a static partition (docs/execution.md) has the parts that the control process has given it, wherever others are: that gives none to
 // two partitions, and no session a percentage then.
@@ -69,6 +70,11 @@ class SessionShares {
   SessionShares(ExecutorCore& core, ResourceDescriptors& descriptors) : core_(core), descriptors_(descriptors) {}
   SessionShares(const SessionShares&) = delete;
 
+  static constexpr std::size_t kMostReady = 64;
+
+  // Runs for sessions of these percentages, that lie side by side as far as there is room; of more than half of the device one from each end. Nothing
+  // runs yet. What the driver refuses is logged, and made when it is wanted.
+  void make_ready(std::span<const std::uint32_t> percentages);
   // What is no whole wish, where that needs nothing to be made. Any thread.
   [[nodiscard]] bool find(const ShareWish& wish, SessionShare& share);
   // The same, made if need be. In a quiet window.
@@ -84,6 +90,7 @@ class SessionShares {
   struct Made {
     std::weak_ptr<GreenContext> green;
     unsigned users = 0;
+    GreenContextRef ready;  // it stays, also without users
   };
 
   struct Group {
@@ -97,6 +104,8 @@ class SessionShares {
   [[nodiscard]] Run choose(const ShareWish& wish) REQUIRES(mutex_);
   // `within`: that run, or nullptr: the whole device. Sessions of `leaving`, if given, count for nothing in its run.
   [[nodiscard]] Run least_used(unsigned count, const Run* within, const Group* leaving) const REQUIRES(mutex_);
+  [[nodiscard]] bool is_ready(const Run& run) const REQUIRES(mutex_);
+  [[nodiscard]] std::vector<Run> side_by_side(unsigned count) const REQUIRES(mutex_);
   [[nodiscard]] unsigned load_of(const Run& run, const Group* leaving) const REQUIRES(mutex_);
   // By number, and kRemainderChunk.
   [[nodiscard]] std::vector<unsigned> parts_of(const Run& run) const REQUIRES(mutex_);

@@ -17,6 +17,7 @@
 #include "broker/executor/sessions/session.hpp"
 #include "broker/log.hpp"
 #include "broker/rights/rights.hpp"
+#include "proto/provision.hpp"
 #include "proto/trace.hpp"
 
 namespace mpsshim::broker {
@@ -128,6 +129,7 @@ CUresult Executor::start() {
   if (result != CUDA_SUCCESS) return result;
   open_assertions();
   if (options_.never_compiles) modules_->linker().never_here();
+  parts_->shares.make_ready(proto::parse_percentages(options_.ready_percentages).value_or(std::vector<std::uint32_t>()));
   parts_->open_warm_stream();
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
   window_->set_on_open([this] { workers_->wake_all(); });

@@ -19,6 +19,7 @@ struct ExecutorOptions {
   unsigned connections = 10;         // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start, as does
   unsigned copy_connections = 8;     // CUDA_DEVICE_MAX_COPY_CONNECTIONS
   unsigned side_contexts = 0;        // of as many workers besides the first (side_context.hpp)
+  std::string ready_percentages{};   // of clients, for which parts of the device are made at the start (session_share.hpp)
   unsigned priority = 0;             // of the threads that clients wait for (thread_priority.hpp)
   std::string label = "0";           // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size

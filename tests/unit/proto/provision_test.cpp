@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/support/catch.hpp"
 
@@ -14,6 +15,14 @@ TEST_CASE("names of groups") {
   CHECK(parse_group(std::string(64, 'x')) == std::string(64, 'x'));
   for (const char* wrong : {"", "Training", "a b", "a-b", "a.b", "\xc3\xa4"}) CHECK_FALSE(parse_group(wrong));
   CHECK_FALSE(parse_group(std::string(65, 'x')));
+}
+
+TEST_CASE("a list of percentages has commas between those below 100, and nothing else") {
+  using Percentages = std::vector<std::uint32_t>;
+  CHECK(parse_percentages("") == Percentages{});
+  CHECK(parse_percentages("25") == Percentages{2'500});
+  CHECK(parse_percentages("25,50,12.5") == Percentages{2'500, 5'000, 1'250});
+  for (const char* wrong : {",", "25,", ",25", "25,,50", "25, 50", "100", "25,100", "0", "25;50", "all"}) CHECK_FALSE(parse_percentages(wrong));
 }
 
 TEST_CASE("percentages are read in hundredths, and nothing else is one") {
