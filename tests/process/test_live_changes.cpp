@@ -180,6 +180,7 @@ TEST_CASE("a part that is ready comes at once beside a kernel that does not end,
   Client other = start_with(broker, "share_client");
   const unsigned all = number(client, "count");
   for (Client* each : {&client, &other}) CHECK(where(*each, "null").size() == all);
+  REQUIRE(broker.ctl({"client", "set", pid(other), kPercentage, "1"}).ok());  // the first part, so that the first that are free are not ready
   REQUIRE(endless.ask("spin") == "ok");
   std::vector<double> taken;
   std::map<std::string, std::set<unsigned>> places;
@@ -196,8 +197,11 @@ TEST_CASE("a part that is ready comes at once beside a kernel that does not end,
   CHECK(places["12.5"].size() < places["25"].size());
   CHECK(places["25"].size() < places["75"].size());
   CHECK(places["75"].size() < all);
-  REQUIRE(broker.ctl({"client", "set", pid(other), kPercentage, "75"}).ok());
-  for (const unsigned one : where(other, "null")) CHECK_FALSE(places["25"].contains(one));
+  for (const auto& [who, percentage] : std::vector<std::pair<Client*, std::string>>{{&other, "100"}, {&client, "100"}, {&client, "25"}, {&other, "75"}}) {
+    REQUIRE(broker.ctl({"client", "set", pid(*who), kPercentage, percentage}).ok());
+  }
+  const std::set<unsigned> quarter = where(client, "null");
+  for (const unsigned one : where(other, "null")) CHECK_FALSE(quarter.contains(one));
 }
 
 TEST_CASE("device memory of a connected client: a limit comes, is raised, and goes") {
