@@ -197,7 +197,8 @@ TEST_CASE("a part that is ready comes at once beside a kernel that does not end,
   CHECK(places["12.5"].size() < places["25"].size());
   CHECK(places["25"].size() < places["75"].size());
   CHECK(places["75"].size() < all);
-  for (const auto& [who, percentage] : std::vector<std::pair<Client*, std::string>>{{&other, "100"}, {&client, "100"}, {&client, "25"}, {&other, "75"}}) {
+  for (const auto& [who, percentage] :
+       std::vector<std::pair<Client*, std::string>>{{&other, "100"}, {&client, "100"}, {&client, "25"}, {&other, "75"}}) {
     REQUIRE(broker.ctl({"client", "set", pid(*who), kPercentage, percentage}).ok());
   }
   const std::set<unsigned> quarter = where(client, "null");

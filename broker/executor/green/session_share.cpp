@@ -156,7 +156,10 @@ void SessionShares::make_ready(std::span<const std::uint32_t> percentages) {
         return log_warning("No parts of the device are made ready: the driver makes none ({})", core_.driver.describe(error));
       }
       runs = side_by_side(units(percentage));
-      std::erase_if(runs, [this](const Run& run) { return is_ready(run); });  // of another percentage that comes to as many
+      std::erase_if(runs, [this](const Run& run) {  // of another percentage that comes to as many
+        mutex_.assume_held();
+        return is_ready(run);
+      });
     }
     for (const Run& run : runs) {
       GreenContextRef green;
