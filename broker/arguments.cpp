@@ -47,11 +47,10 @@ void describe_service(CommandLine& line, Arguments& arguments) {
               "At most so many workers besides the first get a driver context of their own, over which clients spread that wait after every few "
               "launches, once there are more than two of them; some 12 MiB of GPU memory each",
               CommandLine::Range{0u, 7u});
-  line.option(
-      "--ready-percentages", &arguments.ready_percentages,
-      "Active thread percentages, by commas (25,50), for which parts of the device are made ready at an executor's start: a client that is "
-      "changed to one of them has it at once, also beside kernels that run long, which the making of a part waits for. Some 6 MiB of GPU memory "
-      "and 1 to 2 ms of the start for each part: as many as lie side by side, two of more than half of the device; 64 at most");
+  line.option("--ready-percentages", &arguments.ready_percentages,
+              "Active thread percentages, by commas (25,50), for which parts of the device are made ready at an executor's start: a client that is "
+              "changed to one of them has it at once, also beside kernels that run long, which the making of a part waits for. 4 to 6 MiB of GPU "
+              "memory (H100) and some prepared graphs for each part: as many as lie side by side, two of more than half of the device; 64 at most");
   line.option("--priority", &arguments.priority,
               "How far the executors' threads that clients wait for come before other programs on busy processors: their niceness below 0. Without "
               "effect where neither RLIMIT_NICE nor the right to raise it (CAP_SYS_RESOURCE) allows it; 0: as other programs",

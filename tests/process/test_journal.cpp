@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/process/client.hpp"
+#include "tests/process/refused_start.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::test;
@@ -108,11 +109,7 @@ TEST_CASE("journal: a broker that finds none does not begin, and says so in one 
   } cases[] = {{{"--log-to", "journald", "--test-journal", "/nowhere/to/be/found"}, 1, "there is no journal at /nowhere/to/be/found"},
                {{"--log-to", "syslog"}, 2, "\"syslog\" is none of files, journald and both"}};
   for (const auto& tried : cases) {
-    const TemporaryFolder folder;
-    ProgramOptions options;
-    options.arguments = {"-f", "--driver", "cpu", "--pipe-dir", folder.path()};
-    options.arguments.insert(options.arguments.end(), tried.words.begin(), tried.words.end());
-    const Outcome outcome = run_program(built_program("mpsbroker"), options, std::chrono::seconds(20));
+    const Outcome outcome = try_to_begin(tried.words);
     INFO(outcome.explain());
     CHECK(outcome.exit_code == tried.status);
     CHECK(outcome.errors.find(tried.told) != std::string::npos);

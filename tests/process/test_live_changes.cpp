@@ -15,6 +15,7 @@
 
 #include "proto/handshake.hpp"
 #include "proto/socket.hpp"
+#include "tests/process/refused_start.hpp"
 #include "tests/process/share.hpp"
 #include "tests/support/catch.hpp"
 
@@ -203,6 +204,24 @@ TEST_CASE("a part that is ready comes at once beside a kernel that does not end,
   }
   const std::set<unsigned> quarter = where(client, "null");
   for (const unsigned one : where(other, "null")) CHECK_FALSE(quarter.contains(one));
+}
+
+TEST_CASE("a broker that is to have parts ready for no percentages does not begin, and says so in one line") {
+  struct Mistake {
+    std::vector<std::string> arguments;
+    std::string line;
+  };
+  const std::vector<Mistake> mistakes{
+      {{"--ready-percentages", "25;50"}, "--ready-percentages \"25;50\" is no list of percentages below 100, such as 25,50"},
+      {{"--ready-percentages", "25", "-S"}, "--ready-percentages means nothing with --static-partitioning: leave one of them out"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    const Outcome outcome = try_to_begin(mistake.arguments);
+    INFO(outcome.explain());
+    CHECK(outcome.exit_code == 2);
+    CHECK(outcome.errors.find(mistake.line) != std::string::npos);
+    CHECK(std::ranges::count(outcome.errors, '\n') == 1);
+  }
 }
 
 TEST_CASE("device memory of a connected client: a limit comes, is raised, and goes") {

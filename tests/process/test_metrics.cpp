@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/process/client.hpp"
+#include "tests/process/refused_start.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::test;
@@ -94,10 +95,7 @@ TEST_CASE("metrics: a broker that cannot give them where it is told does not ser
     const char* told;
   } cases[] = {{"0.0.0.0:9400", 2, "--metrics-for-others"}, {"nonsense", 2, "neither a port"}, {taken, 1, "Address already in use"}};
   for (const auto& tried : cases) {
-    const TemporaryFolder folder;
-    ProgramOptions options;
-    options.arguments = {"-f", "--driver", "cpu", "--pipe-dir", folder.path(), "--metrics", tried.address};
-    const Outcome outcome = run_program(built_program("mpsbroker"), options, std::chrono::seconds(20));
+    const Outcome outcome = try_to_begin({"--metrics", tried.address});
     INFO(tried.address << ": " << outcome.explain());
     CHECK(outcome.exit_code == tried.status);
     CHECK(outcome.errors.find(tried.told) != std::string::npos);

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <string>
 #include <thread>
-#include <vector>
 
+#include "tests/process/refused_start.hpp"
 #include "tests/support/broker_fixture.hpp"
 #include "tests/support/catch.hpp"
 
@@ -86,27 +86,12 @@ TEST_CASE("a client that did not ask does not sleep where the broker is to be qu
   CHECK((cost.computing_us > cost.waited_us / 20 || cost.displaced > 10));
 }
 
-TEST_CASE("a broker that is told no known way for its clients to wait, or no percentages, does not begin, and says so in one line") {
-  struct Mistake {
-    std::vector<std::string> arguments;
-    std::string line;
-  };
-  const std::vector<Mistake> mistakes{
-      {{"--latency", "quick"}, "--latency \"quick\" is none of low, balanced and saving"},
-      {{"--ready-percentages", "25;50"}, "--ready-percentages \"25;50\" is no list of percentages below 100, such as 25,50"},
-      {{"--ready-percentages", "25", "-S"}, "--ready-percentages means nothing with --static-partitioning: leave one of them out"},
-  };
-  for (const Mistake& mistake : mistakes) {
-    const TemporaryFolder folder;
-    ProgramOptions options;
-    options.arguments = {"-f", "--driver", "cpu", "--pipe-dir", folder.path()};
-    options.arguments.insert(options.arguments.end(), mistake.arguments.begin(), mistake.arguments.end());
-    const Outcome outcome = run_program(built_program("mpsbroker"), options, std::chrono::seconds(20));
-    INFO(outcome.explain());
-    CHECK(outcome.exit_code == 2);
-    CHECK(outcome.errors.find(mistake.line) != std::string::npos);
-    CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
-  }
+TEST_CASE("a broker that is told no known way for its clients to wait does not begin, and says so in one line") {
+  const Outcome outcome = try_to_begin({"--latency", "quick"});
+  INFO(outcome.explain());
+  CHECK(outcome.exit_code == 2);
+  CHECK(outcome.errors.find("--latency \"quick\" is none of low, balanced and saving") != std::string::npos);
+  CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
 }
 
 // How much it gets depends on who else wants the cores. A sleeping one would get a hundredth of this, and nobody would displace it.

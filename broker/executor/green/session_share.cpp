@@ -146,34 +146,33 @@ std::vector<SessionShares::Run> SessionShares::side_by_side(unsigned count) cons
 }
 
 void SessionShares::make_ready(std::span<const std::uint32_t> percentages) {
+  if (percentages.empty()) return;
   const auto began = std::chrono::steady_clock::now();
-  std::size_t made = 0;
-  for (const std::uint32_t percentage : percentages) {
-    std::vector<Run> runs;
-    {
-      const std::lock_guard lock(mutex_);
-      if (const CUresult error = measure(); error != CUDA_SUCCESS) {
-        return log_warning("No parts of the device are made ready: the driver makes none ({})", core_.driver.describe(error));
-      }
-      runs = side_by_side(units(percentage));
-      std::erase_if(runs, [this](const Run& run) {  // of another percentage that comes to as many
-        mutex_.assume_held();
-        return is_ready(run);
-      });
+  std::vector<Run> runs;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const CUresult error = measure(); error != CUDA_SUCCESS) {
+      return log_warning("No parts of the device are made ready: the driver makes none ({})", core_.driver.describe(error));
     }
-    for (const Run& run : runs) {
-      GreenContextRef green;
-      const CUresult error = made < kMostReady ? make_green(run, green) : CUDA_ERROR_OUT_OF_MEMORY;
-      if (error != CUDA_SUCCESS) {
-        return log_warning("{} parts of the device are ready, and for {} % of it not all: {}", made, proto::percentage_text(percentage),
-                           made < kMostReady ? core_.driver.describe(error) : "more are not made");
+    for (const std::uint32_t percentage : percentages) {
+      for (const Run& run : side_by_side(units(percentage))) {
+        if (std::ranges::find(runs, run) == runs.end()) runs.push_back(run);  // else another percentage comes to as many
       }
-      const std::lock_guard lock(mutex_);
-      made_[run] = {green, 0, green};
-      ++made;
     }
   }
-  if (made == 0) return;
+  CUresult error = CUDA_SUCCESS;
+  std::size_t made = 0;
+  for (; made < std::min(runs.size(), kMostReady); ++made) {
+    GreenContextRef green;
+    error = make_green(runs[made], green);
+    if (error != CUDA_SUCCESS) break;
+    const std::lock_guard lock(mutex_);
+    made_[runs[made]] = {green, 0, green};
+  }
+  if (made < runs.size()) {
+    log_warning("Of {} parts of the device that were to be ready {} are: {}", runs.size(), made,
+                error != CUDA_SUCCESS ? core_.driver.describe(error) : "more are not made");
+  }
   const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
   log_info("{} parts of the device are ready for clients that are changed to have one: {} ms", made, took.count());
 }
