@@ -169,6 +169,23 @@ TEST_CASE("others keep off again beside a kernel of the group's that does not en
   for (const char* kind : {"null", "kept_stream", "chain"}) CHECK(std::ranges::includes(place, where(other, kind)));
 }
 
+TEST_CASE("what is kept for a group is changed while clients end") {
+  const KeptBroker kept;
+  const BrokerFixture& broker = kept.broker;
+  for (int turn = 0; turn < 24; ++turn) {
+    INFO("turn " << turn);
+    Client other = start_with(broker, "share_client");
+    Client member = start_with(broker, "share_client", kInGroup);
+    for (Client* each : {&other, &member}) CHECK_FALSE(where(*each, "null").empty());
+    for (Client* each : {&other, &member}) each->program().send(SIGKILL);
+    for (const char* request : {"25", "50", "none", "50"}) {
+      const Outcome end = broker.ctl({"namespace", "set", "served", kRequest, request});
+      INFO(end.explain());
+      CHECK(end.ok());
+    }
+  }
+}
+
 TEST_CASE("a group whose client has gone keeps nothing from others") {
   KeptBroker kept;
   const BrokerFixture& broker = kept.broker;

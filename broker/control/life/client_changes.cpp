@@ -22,7 +22,9 @@ constexpr std::chrono::milliseconds kNextLook{20};  // whether the session has l
 }  // namespace
 
 void ClientChanges::change(ClientSession& session, const ClientChange& change, Answer answer) {
-  if (session.is_ending() || session.phase == SessionPhase::lost) return answer(fmt::format("client {} is ending", session.client.pid));
+  if (session.is_ending() || session.phase == SessionPhase::lost) {
+    return answer({fmt::format("client {} is ending", session.client.pid), true});
+  }
   if (change.memory_limit_bytes) session.memory_limit_bytes = change.memory_limit_bytes;
   if (change.thread_percentage) session.thread_percentage = change.thread_percentage;
   if (change.client_priority) session.client_priority = change.client_priority;
@@ -30,14 +32,14 @@ void ClientChanges::change(ClientSession& session, const ClientChange& change, A
   const bool is_there = session.phase == SessionPhase::opening || session.phase == SessionPhase::active;
   if (!is_there) {  // it is opened with that
     tell_client(session);
-    return answer("");
+    return answer({});
   }
   send(session, std::move(answer));
 }
 
 void ClientChanges::refresh(ClientSession& session) {
   const bool is_there = session.phase == SessionPhase::opening || session.phase == SessionPhase::active;
-  if (is_there && terms_(session).chunks != session.told_chunks) return send(session, [](const std::string&) {});
+  if (is_there && terms_(session).chunks != session.told_chunks) return send(session, [](const ChangeResult&) {});
   tell_client(session);
 }
 
@@ -80,9 +82,8 @@ void ClientChanges::look(std::uint64_t number) {
   }
   if (has_left && session != sessions_.all().end()) tell_client(session->second);  // it may ask for its part before it comes back
   const Order ended = std::move(orders_.extract(number).mapped());
-  ended.answer(has_left
-                   ? ""
-                   : fmt::format("not yet: it takes a moment in which no kernel runs on the device, and there was none for {} s", kPatience.count()));
+  if (has_left) return ended.answer({});
+  ended.answer({fmt::format("not yet: it takes a moment in which no kernel runs on the device, and there was none for {} s", kPatience.count())});
 }
 
 void ClientChanges::provisioned(ClientSession& session, const message::SessionProvisioned& message) {
@@ -95,22 +96,22 @@ void ClientChanges::provisioned(ClientSession& session, const message::SessionPr
     if (session.told_chunks == 0) session.thread_percentage = message.thread_percentage;  // else it was not asked about that
     tell_client(session);
   }
-  if (status == CUDA_SUCCESS) return order.answer("");
-  order.answer(fmt::format("server {} cannot give client {} that part of the multiprocessors (CUDA error {}): it keeps {} %",
-                           session.executor->number().number(), session.client.pid, message.status,
-                           proto::percentage_text(message.thread_percentage)));
+  if (status == CUDA_SUCCESS) return order.answer({});
+  order.answer(
+      {fmt::format("server {} cannot give client {} that part of the multiprocessors (CUDA error {}): it keeps {} %",
+                   session.executor->number().number(), session.client.pid, message.status, proto::percentage_text(message.thread_percentage))});
 }
 
 // Elsewhere, or anew: SessionOpen had it.
 void ClientChanges::opened(const ClientSession& session) {
-  answer_orders(session.id, "", [&](const Order& order) { return order.epoch < session.epoch; });
+  answer_orders(session.id, {}, [&](const Order& order) { return order.epoch < session.epoch; });
 }
 
 void ClientChanges::ended(std::uint64_t session) {
-  answer_orders(session, "the client has ended meanwhile", [](const Order&) { return true; });
+  answer_orders(session, {"the client has ended meanwhile", true}, [](const Order&) { return true; });
 }
 
-void ClientChanges::answer_orders(std::uint64_t session, const std::string& fault, const std::function<bool(const Order&)>& is_meant) {
+void ClientChanges::answer_orders(std::uint64_t session, const ChangeResult& result, const std::function<bool(const Order&)>& is_meant) {
   std::vector<Answer> answers;  // which may give further orders
   for (auto order = orders_.begin(); order != orders_.end();) {
     if (order->second.session == session && is_meant(order->second)) {
@@ -120,7 +121,7 @@ void ClientChanges::answer_orders(std::uint64_t session, const std::string& faul
       ++order;
     }
   }
-  for (const Answer& answer : answers) answer(fault);
+  for (const Answer& answer : answers) answer(result);
 }
 
 }  // namespace mpsshim::broker::control

@@ -25,9 +25,14 @@ struct ClientChange {
   std::optional<std::uint32_t> client_priority;     // 0: normal, 1: below normal
 };
 
+struct ChangeResult {
+  std::string fault;              // "": it holds
+  bool has_client_ended = false;  // that is the fault: there is nobody for whom it would have to hold
+};
+
 class ClientChanges {
  public:
-  using Answer = std::function<void(const std::string& fault)>;  // "": it holds
+  using Answer = std::function<void(const ChangeResult&)>;
   ClientChanges(EventLoop& loop, const SessionTable& sessions, std::function<SessionTerms(const ClientSession&)> terms)
       : loop_(loop), sessions_(sessions), terms_(std::move(terms)) {}
 
@@ -54,7 +59,7 @@ class ClientChanges {
   void look(std::uint64_t number);
   void tell_client(const ClientSession& session) const;  // for what it answers by itself
   // Answers those of the session that `is_meant` holds for.
-  void answer_orders(std::uint64_t session, const std::string& fault, const std::function<bool(const Order&)>& is_meant);
+  void answer_orders(std::uint64_t session, const ChangeResult& result, const std::function<bool(const Order&)>& is_meant);
 
   EventLoop& loop_;
   const SessionTable& sessions_;

@@ -46,7 +46,7 @@ void Commands::set_client(const ParsedCommand& command, const Answer& answer) co
 
   const std::vector<std::uint64_t> sessions = sessions_of(command, of_device, fault);
   if (sessions.empty()) return answer({false, fault});
-  change_sessions(sessions, change, answer);
+  change_sessions(sessions, change, WhoHasEnded::is_a_fault, answer);
 }
 
 std::vector<std::uint64_t> Commands::sessions_of(const ParsedCommand& command, std::optional<unsigned> device, std::string& fault) const {
@@ -174,12 +174,14 @@ Commands::Result Commands::set_server(const ParsedCommand& command) const {
   return {true, ""};
 }
 
-void Commands::change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, const Answer& answer) const {
+void Commands::change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, WhoHasEnded ended,
+                               const Answer& answer) const {
   if (sessions.empty()) return answer({true, ""});
   const auto pending = std::make_shared<Pending>(Pending{sessions.size(), ""});
   for (const std::uint64_t id : sessions) {
-    manager_.changes().change(*manager_.find(id), change, [pending, answer](const std::string& why) {
-      if (pending->fault.empty()) pending->fault = why;
+    manager_.changes().change(*manager_.find(id), change, [pending, ended, answer](const ChangeResult& result) {
+      const bool is_fault = !result.has_client_ended || ended == WhoHasEnded::is_a_fault;
+      if (pending->fault.empty() && is_fault) pending->fault = result.fault;
       if (--pending->left == 0) answer({pending->fault.empty(), pending->fault});
     });
   }

@@ -86,8 +86,10 @@ class Commands {
   [[nodiscard]] Result change_partitions(const ParsedCommand& command) const;
   [[nodiscard]] Result add_partition(const ParsedCommand& command, unsigned device) const;
   [[nodiscard]] Result remove_partition(const ParsedCommand& command, unsigned device) const;
+  // A client that was named is to be there; of a group's, those who end meanwhile need no change.
+  enum class WhoHasEnded { is_a_fault, needs_nothing };
   // Of those sessions, with what the command's options say, or without; answers once it holds for all of them.
-  void change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, const Answer& answer) const;
+  void change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, WhoHasEnded ended, const Answer& answer) const;
 
   // `key`: of the rows in JSON.
   [[nodiscard]] static Result answer_with(const ParsedCommand& command, std::string_view key, const Table& table);

@@ -169,9 +169,9 @@ void Commands::set_namespace(const ParsedCommand& command, const Answer& answer)
   of.memory_limit_bytes = limit_bytes;
   of.memory_request_bytes = request_bytes;
   if (std::exchange(of.thread_percentage_request, request) != request) manager_.requests().changed();
-  change_sessions(members_of(manager_, &of), change, [this, key, touches_others, answer](const Result& done) {
+  change_sessions(members_of(manager_, &of), change, WhoHasEnded::needs_nothing, [this, key, touches_others, answer](const Result& done) {
     if (!done.ok || !touches_others) return answer(done);
-    change_sessions(others_than(manager_, manager_.namespaces().find(key)), {}, answer);
+    change_sessions(others_than(manager_, manager_.namespaces().find(key)), {}, WhoHasEnded::needs_nothing, answer);
   });
 }
 
