@@ -241,6 +241,7 @@ std::list<QuietWindow::Pending> QuietWindow::run_jobs() {
   std::set<std::uint64_t> had_turns;
   for (const Pending& pending : done) had_turns.insert(pending.job.session);
   for (Pending& pending : jobs_) {
+    pending.turn_since += last_window_ - std::max(start, pending.turn_since);  // nobody starves of others' work while others' calls are made
     if (!had_turns.contains(pending.job.session)) continue;
     pending.turn_since = last_window_;
     pending.next_report = limits_.move_after;

@@ -31,7 +31,8 @@ struct WindowJob {
 struct PendingJob {
   WindowJob job;
   std::chrono::steady_clock::time_point since;
-  std::chrono::steady_clock::time_point turn_since;   // the same, or since its session last had a turn: behind its own others nobody starves
+  // The same, or since its session last had a turn: behind its own others nobody starves. So much later as windows have taken since.
+  std::chrono::steady_clock::time_point turn_since;
   std::chrono::steady_clock::duration next_report{};  // as starving, after so long a wait for a turn
   std::size_t turn = 0;                               // of its session's jobs that wait: which one
 };

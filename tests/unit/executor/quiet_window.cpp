@@ -138,6 +138,32 @@ TEST_CASE("who starves is reported with whom it starves of, again and again, and
   CHECK(w.opened == 0);
 }
 
+TEST_CASE("who has waited while another's call was made does not starve of work that came behind that") {
+  WindowLimits limits = quick_limits();
+  limits.move_after = milliseconds(400);
+  limits.give_up = milliseconds(0);
+  Window w(limits);
+  std::atomic<bool> is_made{false};
+  std::atomic<bool> has_begun{false};
+  w.window.submit({.what = "a long call", .session = kOwn + 1, .run = [&](WindowResult) {
+                     has_begun = true;
+                     usleep(500'000);
+                     is_made = true;
+                   }});
+  REQUIRE(soon([&] { return has_begun.load(); }));
+  w.ask();
+  w.begin(3);
+  REQUIRE(soon([&] { return is_made.load(); }));
+  const auto made = QuietWindow::Clock::now();
+  usleep(100'000);
+  const int reports = w.reports;
+  if (QuietWindow::Clock::now() - made < limits.move_after) CHECK(reports == 0);
+  CHECK(soon([&] { return w.reports == 1; }));
+  CHECK(w.opened == 0);
+  w.end(3);
+  CHECK(soon([&] { return w.opened == 1; }));
+}
+
 TEST_CASE("without a limit a call waits for as long as it takes") {
   WindowLimits limits = quick_limits();
   limits.give_up = milliseconds(0);
