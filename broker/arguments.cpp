@@ -238,7 +238,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .priority = arguments.priority,
           .label = arguments.label,
           .module_cache_mib = arguments.module_cache_mib,
-          .latency = parse_latency(arguments.latency).value_or(Latency::balanced),
+          .latency = proto::parse_latency(arguments.latency).value_or(proto::Latency::balanced),
           .patience_s = arguments.patience_s,
           .standby = arguments.standby,
           .is_cold = arguments.is_cold,
@@ -271,7 +271,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.connections = arguments.connections;
   executors.copy_connections = arguments.copy_connections;
   executors.module_cache_mib = arguments.module_cache_mib;
-  executors.latency = parse_latency(arguments.latency).value_or(Latency::balanced);
+  executors.latency = proto::parse_latency(arguments.latency).value_or(proto::Latency::balanced);
   executors.patience_s = arguments.patience_s;
   executors.stress = arguments.stress;
   if (arguments.standby) executors.standby = StandbyKind::warm;

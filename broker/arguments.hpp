@@ -48,7 +48,7 @@ struct Arguments {
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
-  std::string latency = latency_word(ExecutorOptions{}.latency);
+  std::string latency = proto::latency_word(ExecutorOptions{}.latency);
   unsigned patience_s = ExecutorOptions{}.patience_s;
   StressOptions stress;
   unsigned relocate_ms = 0;

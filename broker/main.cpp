@@ -247,7 +247,8 @@ int main(int argc, char** argv) {
   if (!arguments.ready_percentages.empty() && arguments.static_partitioning) {
     return fail("--ready-percentages means nothing with --static-partitioning: leave one of them out", kUsage);
   }
-  if (!parse_latency(arguments.latency)) return fail("--latency " + as_quoted(arguments.latency) + " is none of low, balanced and saving", kUsage);
+  if (!mpsshim::proto::parse_latency(arguments.latency))
+    return fail("--latency " + as_quoted(arguments.latency) + " is none of low, balanced and saving", kUsage);
   if (arguments.driver.empty()) return fail("--driver is empty: name auto, cuda, cpu or the path of a library", kUsage);
   if (arguments.resume < 0 && !parse_window(arguments.window)) return fail(wrong_window(arguments), kUsage);
   if (std::string why; !arguments.metrics.empty() && !parse_metrics_address(arguments.metrics, arguments.metrics_for_others, why)) {

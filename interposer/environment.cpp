@@ -47,6 +47,8 @@ constexpr std::array kTable = {
     VariableRow{Variable::managed, "MPSSHIM_MANAGED", "where managed memory lives: host, device or auto (if not set; docs/memory.md)"},
     VariableRow{Variable::managed_touches, "MPSSHIM_MANAGED_TOUCHES",
                 "for tests: userfaultfd or signal, the one way to notice touches of managed memory"},
+    VariableRow{Variable::latency, "MPSSHIM_LATENCY",
+                "how this process's threads wait for the GPU: low, balanced (if not set: as the broker says) or saving"},
     VariableRow{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
     VariableRow{Variable::log_file, "CUDA_LOG_FILE", "stdout, stderr or a file: calls that fail are written there, a line each"},
     VariableRow{Variable::cache_disable, "CUDA_CACHE_DISABLE", "1: nothing that is compiled at run time is kept or looked for"},
@@ -89,6 +91,7 @@ constexpr bool needs_trust(Variable variable) {
     case Variable::staging_kib:
     case Variable::managed:
     case Variable::managed_touches:
+    case Variable::latency:
     case Variable::cache_disable:
     case Variable::cache_max_bytes: return false;
   }

@@ -32,6 +32,7 @@ enum class Variable : std::uint8_t {
   staging_kib,
   managed,
   managed_touches,
+  latency,
   trace,
   log_file,
   cache_disable,

@@ -19,6 +19,7 @@
 #include "broker/run/parts.hpp"
 #include "broker/run/place.hpp"
 #include "broker/run/starter.hpp"
+#include "proto/latency.hpp"
 #include "proto/provision.hpp"
 #include "proto/sm_partition.hpp"
 
@@ -54,6 +55,9 @@ constexpr OptionText kOptions[] = {
      "device can part; a lower percentage holds"},
     {"--group", "NAME",
      "The group of clients whose limits PROGRAM shares (MPSSHIM_GROUP; mpsctl namespace): lowercase letters, digits and underscores, 64 at most"},
+    {"--latency", "WORD",
+     "How PROGRAM's threads wait for the GPU (MPSSHIM_LATENCY): low stays awake on its core for up to a second, saving sleeps after some 50 us, "
+     "balanced is as the broker says (mpsbroker --latency; the default)"},
     {"--sm-partition", "ID",
      "The static partition of the multiprocessors that PROGRAM runs in (CUDA_MPS_SM_PARTITION), as mpsctl sm_partition add says it, such as "
      "GPU-cb1213a3/P0000001; of several devices by commas. Of a broker that has such (mpsbroker --static-partitioning)"},
@@ -108,6 +112,7 @@ struct Options {
   std::string share;   // a percentage; empty: none is asked for
   std::string device;  // empty: as the environment has it
   std::string group;   // likewise
+  std::string latency;    // likewise
   std::string partition;  // likewise
   bool for_job = false;
   unsigned idle_s = 2;
@@ -147,7 +152,7 @@ Options read_options(int argc, char** argv) {
     const std::size_t equals = word.find('=');
     const std::string name(word.substr(0, equals));
     if (name != "--driver" && name != "--pipe-dir" && name != "--idle" && name != "--mem" && name != "--gpu-share" && name != "--group" &&
-        name != "--sm-partition" && name != "--device")
+        name != "--latency" && name != "--sm-partition" && name != "--device")
       fail("unknown option " + std::string(word) + " (see mpsrun --help)");
     std::string value;
     if (equals != std::string_view::npos) {
@@ -162,6 +167,7 @@ Options read_options(int argc, char** argv) {
     if (name == "--mem") options.memory = value;
     if (name == "--gpu-share") options.share = value;
     if (name == "--group") options.group = value;
+    if (name == "--latency") options.latency = value;
     if (name == "--sm-partition") options.partition = value;
     if (name == "--device") options.device = value;
   }
@@ -183,6 +189,7 @@ std::string variable(const char* name) {
 
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
 constexpr char kGroup[] = "MPSSHIM_GROUP";
+constexpr char kLatency[] = "MPSSHIM_LATENCY";
 constexpr char kPartition[] = "CUDA_MPS_SM_PARTITION";
 constexpr char kPercentage[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 constexpr char kLimits[] = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
@@ -197,6 +204,8 @@ void check_options(const Options& options) {
     fail("--gpu-share " + options.share + " is no percentage: above 0, to 100, such as 30% or 12.5");
   if (!options.group.empty() && !mpsshim::proto::parse_group(options.group))
     fail("--group " + options.group + " is no name of a group: lowercase letters, digits and underscores, 64 at most");
+  if (!options.latency.empty() && !mpsshim::proto::parse_latency(options.latency))
+    fail("--latency " + options.latency + " is none of low, balanced and saving");
   if (!options.partition.empty() && !mpsshim::proto::are_partitions(options.partition))
     fail("--sm-partition " + options.partition +
          " is no partition: a device's UUID or index, a slash and P with its number, as mpsctl lspart has them");
@@ -209,6 +218,7 @@ void set_shares(const Options& options, const std::string& directory) {
   if (!options.memory.empty()) setenv(kLimits, run::with_memory_limit(options.memory, variable(kLimits))->c_str(), 1);
   if (!options.share.empty()) setenv(kPercentage, run::with_gpu_share(options.share, variable(kPercentage))->c_str(), 1);
   if (!options.group.empty()) setenv(kGroup, options.group.c_str(), 1);
+  if (!options.latency.empty()) setenv(kLatency, options.latency.c_str(), 1);
   if (!options.partition.empty()) setenv(kPartition, options.partition.c_str(), 1);
   if (options.device.empty()) return;
   const auto count = [&](std::string& reason) { return run::count_devices(directory, reason); };

@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include "interposer/log.hpp"
+#include "interposer/own_latency.hpp"
 #include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
@@ -60,7 +61,9 @@ void Wait::begin() {
   if (plan_.style == WaitStyle::spin && usable_cores() <= 2) plan_.style = WaitStyle::yield;
 }
 
-std::uint64_t Wait::awake_us() const { return SpinBudget::can_spare(usable_cores()) ? header_.awake_us.load(std::memory_order_relaxed) : 0; }
+std::uint64_t Wait::awake_us() const {
+  return SpinBudget::can_spare(usable_cores()) ? proto::awake_limit_us(own_latency(), header_.awake_us.load(std::memory_order_relaxed)) : 0;
+}
 
 bool Wait::keeps_looking() {
   const std::uint64_t last_us = std::exchange(now_us_, clock_us());

@@ -126,12 +126,14 @@ TEST_CASE("mpsrun gives a program its share of memory, and its rank's device") {
   CHECK(run(with({"--gpu-share", "30%"})).output == " 30.0\n");
   CHECK(run(with({"--gpu-share=30"}), {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "12.5"}}).output == " 12.5\n");
   CHECK(run({"--sm-partition", "0/P0000001", "/bin/sh", "-c", "echo $CUDA_MPS_SM_PARTITION"}).output == "0/P0000001\n");
+  CHECK(run({"--latency", "saving", "/bin/sh", "-c", "echo $MPSSHIM_LATENCY"}).output == "saving\n");
   CHECK(run({"--group", "batch_1", "/bin/sh", "-c", "echo $MPSSHIM_GROUP"}).output == "batch_1\n");
   CHECK(run(with({"--device", "local"}), {{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}).output == "0 \n");  // the CPU driver has one
   CHECK(run(with({"--device", "local"}), {{"SLURM_LOCALID", "1"}, {"CUDA_VISIBLE_DEVICES", "5,6"}}).output == "6 \n");
 
   const std::pair<std::vector<std::string>, std::string> wrong[] = {{{"--mem", "lots"}, "--mem lots is no size"},
                                                                     {{"--gpu-share", "a-third"}, "--gpu-share a-third is no percentage"},
+                                                                    {{"--latency", "quick"}, "--latency quick is none of low, balanced and saving"},
                                                                     {{"--group", "Batch"}, "--group Batch is no name of a group"},
                                                                     {{"--sm-partition", "P0000001"}, "--sm-partition P0000001 is no partition"},
                                                                     {{"--device", "x"}, "--device x is no device"},

@@ -57,6 +57,6 @@ TEST_CASE("a client is told how long its waits may stay awake") {
   Fixture f;
   CHECK(f.client.channel().header().awake_us.load() == 0);
   f.client.post_launch(f.id, 1);
-  CHECK(eventually([&] { return f.client.channel().header().awake_us.load() == broker::AwakeWaits::kLowUs; }));
+  CHECK(eventually([&] { return f.client.channel().header().awake_us.load() == proto::kLowAwakeUs; }));
   f.close();
 }

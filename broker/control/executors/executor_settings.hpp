@@ -26,7 +26,7 @@ struct ExecutorSettings {
   unsigned connections = ExecutorOptions{}.connections;
   unsigned copy_connections = ExecutorOptions{}.copy_connections;
   unsigned module_cache_mib = 1024;
-  Latency latency = ExecutorOptions{}.latency;
+  proto::Latency latency = ExecutorOptions{}.latency;
   unsigned patience_s = ExecutorOptions{}.patience_s;
   StressOptions stress;
   StandbyKind standby = StandbyKind::cold;

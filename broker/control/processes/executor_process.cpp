@@ -106,7 +106,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--test-stock",
                        std::to_string(options.stress.stock),
                        "--latency",
-                       latency_word(options.latency),
+                       proto::latency_word(options.latency),
                        "--patience-s",
                        std::to_string(options.patience_s),
                        "--user-log-mib",

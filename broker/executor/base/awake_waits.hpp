@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "broker/latency.hpp"
+#include "proto/latency.hpp"
 
 namespace mpsshim::broker {
 
@@ -22,21 +22,20 @@ class AwakeWaits {  // NOLINT(clang-analyzer-optin.performance.Padding): what wo
 
   // A sleeper hears of a kernel's end 30 to 140 us late, so beyond that nothing is won: 0.3 % of such a wait.
   static constexpr std::uint32_t kBalancedUs = 50'000;
-  static constexpr std::uint32_t kLowUs = 1'000'000;
 
-  AwakeWaits(Latency latency, unsigned cores) : latency_(latency), cores_(cores) {
-    if (latency == Latency::low) limit_us_ = kLowUs;
-    if (latency == Latency::balanced && is_few(1)) limit_us_ = kBalancedUs;
+  AwakeWaits(proto::Latency latency, unsigned cores) : latency_(latency), cores_(cores) {
+    if (latency == proto::Latency::low) limit_us_ = proto::kLowAwakeUs;
+    if (latency == proto::Latency::balanced && is_few(1)) limit_us_ = kBalancedUs;
   }
 
   // In one look: that session has work under way.
   void see(std::uint64_t session) {
-    if (latency_ != Latency::balanced || count_ == seen_.size()) return;
+    if (latency_ != proto::Latency::balanced || count_ == seen_.size()) return;
     if (std::find(seen_.begin(), seen_.begin() + count_, session) == seen_.begin() + count_) seen_[count_++] = session;
   }
   // The look is over.
   void conclude(Clock::time_point now) {
-    if (latency_ != Latency::balanced || now - begin_ < kPeriod) return;
+    if (latency_ != proto::Latency::balanced || now - begin_ < kPeriod) return;
     const bool are_few = is_few(std::max(count_, before_));
     limit_us_.store(are_few ? kBalancedUs : 0, std::memory_order_relaxed);
     before_ = count_;
@@ -51,7 +50,7 @@ class AwakeWaits {  // NOLINT(clang-analyzer-optin.performance.Padding): what wo
   // Three eighths of the cores: beside each client's thread that waits there are others of it, and the executor's.
   [[nodiscard]] bool is_few(std::size_t sessions) const { return 8 * sessions <= std::size_t{3} * cores_; }
 
-  const Latency latency_;
+  const proto::Latency latency_;
   const unsigned cores_;
   std::atomic<std::uint32_t> limit_us_{0};            // workers read it at each visit to a ring, so what is written all the time is in other lines
   alignas(64) std::array<std::uint64_t, 64> seen_{};  // in this period; more than that are many, whatever the number of cores

@@ -38,7 +38,7 @@ struct ExecutorInput {
   unsigned side_contexts = 0;  // at most, of the second worker, the third, ...
   StressOptions stress_options = {};
   SessionCountsFile* counts_file = nullptr;  // null: nothing is counted
-  Latency latency = Latency::balanced;
+  proto::Latency latency = proto::Latency::balanced;
 };
 
 struct ExecutorCore : ExecutorInput {

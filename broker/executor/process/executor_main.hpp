@@ -6,7 +6,7 @@
 #include <string>
 
 #include "broker/executor/base/stress_options.hpp"
-#include "broker/latency.hpp"
+#include "proto/latency.hpp"
 
 namespace mpsshim::broker {
 
@@ -23,7 +23,7 @@ struct ExecutorOptions {
   unsigned priority = 0;             // of the threads that clients wait for (thread_priority.hpp)
   std::string label = "0";           // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size
-  Latency latency = Latency::balanced;
+  proto::Latency latency = proto::Latency::balanced;
   unsigned patience_s = 600;         // so long a call waits for another client's kernel; 0: as long as it takes
   bool standby = false;              // it begins as one (for whoever reads its command line)
   bool is_cold = false;              // no context before MakeContext: memory, or the GPU, is spared until then

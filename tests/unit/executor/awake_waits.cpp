@@ -8,6 +8,7 @@
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::broker;
+using namespace mpsshim::proto;
 using std::chrono::milliseconds;
 
 namespace {
@@ -55,7 +56,7 @@ TEST_CASE("awake waits: what was asked for holds whoever is at work") {
   AwakeWaits saving(Latency::saving, kCores);
   watch(low, 100, milliseconds(50), kBegin);
   watch(saving, 1, milliseconds(50), kBegin);
-  CHECK(low.limit_us() == AwakeWaits::kLowUs);
+  CHECK(low.limit_us() == kLowAwakeUs);
   CHECK(saving.limit_us() == 0);
 }
 
@@ -66,4 +67,13 @@ TEST_CASE("awake waits: the words of the option") {
   CHECK_FALSE(parse_latency("Low"));
   CHECK_FALSE(parse_latency(""));
   CHECK(latency_word(Latency::saving) == std::string_view("saving"));
+}
+
+TEST_CASE("awake waits: a program's own word goes before the broker's, and balanced is the broker's") {
+  for (const std::uint32_t told_us : {0U, AwakeWaits::kBalancedUs, kLowAwakeUs}) {
+    INFO(told_us << " us told");
+    CHECK(awake_limit_us(Latency::balanced, told_us) == told_us);
+    CHECK(awake_limit_us(Latency::saving, told_us) == 0);
+    CHECK(awake_limit_us(Latency::low, told_us) == kLowAwakeUs);
+  }
 }

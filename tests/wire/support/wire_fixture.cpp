@@ -39,7 +39,7 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   helpers = std::make_unique<broker::HelperPool>(helper_threads, enter);
   modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device, kModuleCacheBytes);
   broker::ExecutorInput input{*driver, *link, *window, *modules, *faults, *helpers, real.context, real.device, *progress, progress_address, *names};
-  input.latency = broker::Latency::low;  // the same on any number of cores
+  input.latency = proto::Latency::low;  // the same on any number of cores
   parts = std::make_unique<broker::ExecutorParts>(input);
   parts->side_contexts = side_contexts;
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
