@@ -62,7 +62,8 @@ void Wait::begin() {
 }
 
 std::uint64_t Wait::awake_us() const {
-  return SpinBudget::can_spare(usable_cores()) ? proto::awake_limit_us(own_latency(), header_.awake_us.load(std::memory_order_relaxed)) : 0;
+  const proto::Latency own = own_latency();  // a word that is none is told on any machine
+  return SpinBudget::can_spare(usable_cores()) ? proto::awake_limit_us(own, header_.awake_us.load(std::memory_order_relaxed)) : 0;
 }
 
 bool Wait::keeps_looking() {
