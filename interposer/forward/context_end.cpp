@@ -57,7 +57,11 @@ void release_context_objects(CUcontext context) {
   if (const auto found = find_context(context); found && found->primary) GreenContexts::instance().destroy_all();
   release_persisting_cache(context);
   Events::instance().destroy_all_of(context);
+  const auto ending = find_context(context);
+  const proto::GreenContextId part = ending ? ending->part : proto::GreenContextId{};
+  if (part != proto::GreenContextId{}) GreenContexts::instance().forget_null_stream(part);
   Streams::instance().destroy_all_of(context);
+  if (part != proto::GreenContextId{}) (void)GreenContexts::instance().destroy(part);
   destroy_samplers_of(context);
   Arrays::instance().destroy_all_of(context);
   ExternalMemories::instance().end_all_of(context);

@@ -59,7 +59,7 @@ CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigne
     const proto::DeviceFacts& facts = *device_facts(green.device);
     priority = std::clamp(priority, std::min(facts.greatest_stream_priority, 0), std::max(facts.least_stream_priority, 0));
     Stream* stream = nullptr;
-    const CUresult error = Streams::instance().create(StreamShape{flags, priority, green.context, green.id, false}, stream);
+    const CUresult error = Streams::instance().create(StreamShape{flags, priority, green.context, green.id, false, false}, stream);
     if (error == CUDA_SUCCESS) *phStream = to_handle<CUstream>(stream->id);
     return error;
   });
@@ -81,7 +81,7 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
   if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   const Stream* stream = Streams::instance().resolve(hStream);
   if (stream == nullptr) return Streams::instance().missing(hStream);
-  *phCtx = to_handle<CUgreenCtx>(stream->green);
+  *phCtx = to_handle<CUgreenCtx>(GreenContexts::instance().told_of(stream->green));
   return CUDA_SUCCESS;
 }
 

@@ -27,6 +27,12 @@ namespace mpsshim::interposer::forward {
 // Calls `visit(user, function)` for every kernel of a module (or of a library's module) and stores how many there were.
 [[nodiscard]] CUresult visit_functions(CUmodule module, void (*visit)(void* user, CUfunction function), void* user, std::uint32_t& count);
 
+// cuCtxCreate_v3 with a number of multiprocessors: that many, rounded up to whole parts (proto/provision.hpp), and the context is current. Where the
+// process has no more than that, it is a context like any other. CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY: with a driver before CUDA 12.4.
+[[nodiscard]] CUresult create_context_with_part(CUdevice device, unsigned flags, unsigned multiprocessors, CUcontext& context);
+// How many multiprocessors a context may use that was made so, or is a green context's; 0: all that the process has.
+[[nodiscard]] unsigned multiprocessors_of_context(CUcontext context);
+
 // cuCtxSetLimit beyond what the shared context has. CUDA_ERROR_NOT_SUPPORTED: more than one client may ask for.
 [[nodiscard]] CUresult raise_context_limit(CUlimit limit, std::size_t value);
 

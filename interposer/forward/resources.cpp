@@ -138,7 +138,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource* resource, CUdevR
 CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource* resource, CUdevResourceType type) {
   const auto context = find_context(hCtx);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const GreenObject* green = GreenContexts::instance().of_context(hCtx)) return answer_green(*green, resource, type);
+  if (const GreenObject* green = GreenContexts::instance().place_of(hCtx)) return answer_green(*green, resource, type);
   return answer_device(context->device, resource, type);
 }
 

@@ -28,6 +28,7 @@ struct StreamShape {
   CUcontext context = nullptr;    // null: of no context
   proto::GreenContextId green{};  // {}: of none
   bool is_null_stream = false;    // that green context's own
+  bool is_of_part = false;        // that is a context's part: ordered as another context's streams are
 };
 
 struct Stream {
@@ -46,7 +47,7 @@ struct Stream {
   std::atomic<std::uint32_t> managed_fence{0};
   // It captures (graphs/capture.hpp), or it is the NULL stream and one captures that it is ordered with: nothing is posted then.
   std::atomic<bool> is_captured{false};
-  bool is_blocking = true;  // ordered with the session's NULL stream; none of a green context is
+  bool is_blocking = true;  // ordered with NULL streams; none of a green context is
   std::uint32_t flags = 0;
   int priority = 0;
   std::uint64_t unique_id = 0;  // never reused in this process
@@ -56,6 +57,8 @@ struct Stream {
   RecipeBook::Key recipe = 0;
 
   [[nodiscard]] bool is_legacy_default() const { return id == proto::kNullStream; }
+  // That one, or the NULL stream of a context with a part of the multiprocessors: it comes behind all blocking streams.
+  [[nodiscard]] bool is_behind_blocking() const { return is_null_stream && is_blocking; }
 
   // cuStreamSetAttribute: launch_attributes.hpp.
   std::atomic<bool> has_launch_attributes{false};

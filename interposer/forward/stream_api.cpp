@@ -32,8 +32,11 @@ CUresult create_stream(CUstream* handle, unsigned int flags, int priority) {
     priority = std::clamp(priority, std::min(facts->greatest_stream_priority, 0), std::max(facts->least_stream_priority, 0));
   }
   Stream* stream = nullptr;
-  StreamShape shape{flags, priority, current_context(), {}, false};
-  if (const GreenObject* green = GreenContexts::instance().current()) shape.green = green->id;
+  StreamShape shape{flags, priority, current_context(), {}, false, false};
+  if (const GreenObject* green = GreenContexts::instance().current_place()) {
+    shape.green = green->id;
+    shape.is_of_part = green->is_part();
+  }
   if (const CUresult error = Streams::instance().create(shape, stream); error != CUDA_SUCCESS) return error;
   *handle = to_handle<CUstream>(stream->id);
   return CUDA_SUCCESS;
@@ -102,7 +105,7 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreen
   if (pCtx == nullptr || pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_stream(hStream, [&](Stream& stream) {
     *pCtx = owning_context(stream.context != nullptr ? stream.context : current_context());
-    *pGreenCtx = to_handle<CUgreenCtx>(stream.green);
+    *pGreenCtx = to_handle<CUgreenCtx>(GreenContexts::instance().told_of(stream.green));
     return CUDA_SUCCESS;
   });
 }

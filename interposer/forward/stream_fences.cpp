@@ -126,7 +126,7 @@ CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitPlan 
 
 CUresult Streams::synchronize(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
-  if (stream.is_legacy_default()) {
+  if (stream.is_behind_blocking()) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
     if (const CUresult error = fence_many(Which::blocking, {}, targets, count); error != CUDA_SUCCESS) return error;
@@ -158,7 +158,7 @@ CUresult Streams::synchronize_visible(Stream& stream) {
   Targets targets;  // NOLINT: filled up to `count`
   std::size_t count = 0;
   bool is_pending = false;
-  if (!stream.is_legacy_default()) {
+  if (!stream.is_behind_blocking()) {
     if (const CUresult error = fence_visible(stream, targets[0], is_pending); error != CUDA_SUCCESS) return error;
     return is_pending ? wait_many(targets, 1) : session().kernel_error();
   }
@@ -177,7 +177,7 @@ CUresult Streams::query(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   session().follow_others();
-  if (stream.is_legacy_default()) {
+  if (stream.is_behind_blocking()) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
     if (const CUresult error = fence_many(Which::blocking, {}, targets, count); error != CUDA_SUCCESS) return error;

@@ -40,7 +40,7 @@ Streams& Streams::instance() {
 
 Stream* Streams::null_stream() {
   if (GreenContexts::any()) [[unlikely]] {
-    if (GreenObject* green = GreenContexts::instance().current()) return GreenContexts::instance().null_stream(*green);
+    if (GreenObject* green = GreenContexts::instance().current_place()) return GreenContexts::instance().null_stream(*green);
   }
   return legacy_default();
 }
@@ -71,7 +71,7 @@ Stream* Streams::legacy_default() {
 }
 
 Stream* Streams::per_thread() {
-  if (GreenContexts::any() && GreenContexts::instance().current() != nullptr) [[unlikely]]
+  if (GreenContexts::any() && GreenContexts::instance().current_place() != nullptr) [[unlikely]]
     return nullptr;
   CUstream& own = per_thread_own.handles[ActingSession::index()];
   if (own != nullptr) return table_.find(proto::StreamId{reinterpret_cast<std::uintptr_t>(own)}).get();
@@ -107,9 +107,9 @@ CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
   if (legacy_default() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
   auto object = std::make_unique<Stream>();
   // Of a green context there are no others, whatever was asked for (as natively).
-  const bool is_green = shape.green != proto::GreenContextId{} && !shape.is_null_stream;
+  const bool is_green = shape.green != proto::GreenContextId{} && !shape.is_null_stream && !shape.is_of_part;
   object->flags = is_green ? shape.flags | CU_STREAM_NON_BLOCKING : shape.flags;
-  object->is_blocking = (object->flags & CU_STREAM_NON_BLOCKING) == 0 && !shape.is_null_stream;
+  object->is_blocking = (object->flags & CU_STREAM_NON_BLOCKING) == 0 && (!shape.is_null_stream || shape.is_of_part);
   object->priority = shape.priority;
   object->context = shape.context;
   object->green = shape.green;
@@ -136,7 +136,8 @@ CUresult Streams::post_create(Stream& stream) {
     });
   };
   if (stream.green == proto::GreenContextId{}) return post(proto::StreamCreateRecord{stream.flags, stream.priority});
-  return post(proto::GreenStreamCreateRecord{stream.green, stream.priority, 0});
+  const std::uint32_t order = !stream.is_blocking ? 0 : stream.is_null_stream ? 2 : 1;
+  return post(proto::GreenStreamCreateRecord{stream.green, stream.priority, order});
 }
 
 CUresult Streams::destroy(proto::StreamId id) {

@@ -53,21 +53,33 @@ CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
   return create_context(dev, flags, *pctx);
 }
 
-// With parameters it asks for a share of the SMs or for graphics interoperation, which are not offered.
-CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags, CUdevice dev) {
-#if CUDA_VERSION >= 12050
-  const bool plain = ctxCreateParams == nullptr || (ctxCreateParams->numExecAffinityParams == 0 && ctxCreateParams->cigParams == nullptr);
-#else
-  const bool plain = ctxCreateParams == nullptr;
-#endif
-  if (!plain) return unsupported(ApiId::cuCtxCreate_v4);
-  return api::cuCtxCreate_v2(pctx, flags, dev);
+namespace {
+
+CUresult create_with_affinity(CUcontext* context, const CUexecAffinityParam* affinities, int count, unsigned flags, CUdevice device) {
+  if (count < 0 || (count > 0 && affinities == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0) return api::cuCtxCreate_v2(context, flags, device);
+  if (context == nullptr || !valid_context_flags(flags) || count > 1) return CUDA_ERROR_INVALID_VALUE;
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (affinities->type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (affinities->param.smCount.val == 0) return CUDA_ERROR_INVALID_VALUE;
+  return forward::create_context_with_part(device, flags, affinities->param.smCount.val, *context);
 }
 
-// An affinity asks for a share of the SMs.
+}  // namespace
+
+// Graphics interoperation is not offered.
+CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags, CUdevice dev) {
+#if CUDA_VERSION >= 12050
+  if (ctxCreateParams == nullptr) return api::cuCtxCreate_v2(pctx, flags, dev);
+  if (ctxCreateParams->cigParams != nullptr) return unsupported(ApiId::cuCtxCreate_v4);
+  return create_with_affinity(pctx, ctxCreateParams->execAffinityParams, ctxCreateParams->numExecAffinityParams, flags, dev);
+#else
+  return ctxCreateParams == nullptr ? api::cuCtxCreate_v2(pctx, flags, dev) : unsupported(ApiId::cuCtxCreate_v4);
+#endif
+}
+
 CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams, unsigned int flags, CUdevice dev) {
-  if (numParams < 0 || (numParams > 0 && paramsArray == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  return numParams == 0 ? api::cuCtxCreate_v2(pctx, flags, dev) : unsupported(ApiId::cuCtxCreate_v3);
+  return create_with_affinity(pctx, paramsArray, numParams, flags, dev);
 }
 
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity, CUexecAffinityType type) {
@@ -77,7 +89,8 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity, CUexecAffinity
   const CUresult error = device_attribute(*device_facts(current_device()), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, multiprocessors);
   if (error != CUDA_SUCCESS) return error;
   pExecAffinity->type = type;
-  pExecAffinity->param.smCount.val = static_cast<unsigned int>(multiprocessors);  // all that the process has: contexts with fewer are not made
+  const unsigned own = forward::multiprocessors_of_context(current_context());
+  pExecAffinity->param.smCount.val = own != 0 ? own : static_cast<unsigned>(multiprocessors);
   return CUDA_SUCCESS;
 }
 

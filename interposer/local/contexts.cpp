@@ -100,10 +100,12 @@ void restore_defaults(ContextObject& context) {
 
 }  // namespace
 
-ContextObject::ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags, proto::GreenContextId of_green)
+ContextObject::ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags, proto::GreenContextId of_green,
+                             proto::GreenContextId own_part)
     : device(on_device),
       primary(is_primary),
       green(of_green),
+      part(own_part),
       unique_id(next_unique_id.fetch_add(1, std::memory_order_relaxed)),
       flags(initial_flags) {
   restore_defaults(*this);
@@ -228,10 +230,10 @@ CUresult reset_primary_context(CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult create_context(CUdevice device, unsigned flags, CUcontext& handle) {
+CUresult create_context(CUdevice device, unsigned flags, CUcontext& handle, proto::GreenContextId part) {
   const ActingSession acting(session_of(device));
   if (const CUresult error = forward::ensure_session(); error != CUDA_SUCCESS) return error;
-  const ContextId id = table().add(std::make_unique<ContextObject>(device, false, flags));
+  const ContextId id = table().add(std::make_unique<ContextObject>(device, false, flags, proto::GreenContextId{}, part));
   if (!id.has_kind()) return CUDA_ERROR_OUT_OF_MEMORY;
   if (const CUresult error = push_context(to_handle(id)); error != CUDA_SUCCESS) {
     (void)table().take(id);

@@ -22,11 +22,13 @@ namespace mpsshim::interposer {
 using ContextId = proto::Id<proto::HandleKind::context>;
 
 struct ContextObject {
-  ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags, proto::GreenContextId of_green = {});
+  ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags, proto::GreenContextId of_green = {},
+                proto::GreenContextId own_part = {});
 
   const CUdevice device;
   const bool primary;
   const proto::GreenContextId green;  // of which it is the other handle; {}: it is none
+  const proto::GreenContextId part;   // of the multiprocessors, that it was made for (cuCtxCreate_v3); {}: it has all
   const std::uint64_t unique_id;      // cuCtxGetId: never reused in this process
   ContextStorage storage;
   std::atomic<unsigned> flags;
@@ -79,8 +81,8 @@ void forbid_calls();
 [[nodiscard]] CUresult release_primary_context(CUdevice device);
 [[nodiscard]] CUresult reset_primary_context(CUdevice device);
 
-// Created contexts: `create_context` makes it current.
-[[nodiscard]] CUresult create_context(CUdevice device, unsigned flags, CUcontext& handle);
+// Created contexts: `create_context` makes it current. `part`: which ends with it.
+[[nodiscard]] CUresult create_context(CUdevice device, unsigned flags, CUcontext& handle, proto::GreenContextId part = {});
 [[nodiscard]] CUresult destroy_context(CUcontext handle);
 
 // The handle of a green context as a CUcontext. It ends with the green context alone, and in no thread's stack is anything changed.

@@ -10,6 +10,8 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
+#include "interposer/settle.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -129,11 +131,11 @@ CUresult cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
-// Contexts with part of the SMs are not offered (cuCtxCreate_v3), which is what this asks.
+// Contexts with a part of the multiprocessors are green contexts in the executor.
 CUresult cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type, CUdevice dev) {
   if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (pi == nullptr || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
-  *pi = 0;
+  *pi = driver_facts().driver_version >= proto::kFirstDriverWithShares ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

@@ -178,7 +178,7 @@ void handle(SessionPost& incoming, const proto::GreenStreamCreateRecord& record)
   const proto::Known<GreenContextRef> green = incoming.find(session.greens(), record.green);
   if (!green) return;
   const int priority = std::clamp(record.priority, -kGreenPriorityBound, kGreenPriorityBound);
-  const CUresult made = session.streams().create_green(id, *green, priority);
+  const CUresult made = session.streams().create_green(id, *green, priority, static_cast<StreamOrder>(record.order));
   session.context().check(made, "cuGreenCtxStreamCreate");
 }
 

@@ -2,6 +2,7 @@
 #include "broker/executor/streams/stream_set.hpp"
 
 #include <algorithm>
+#include <span>
 
 namespace mpsshim::broker {
 
@@ -10,6 +11,13 @@ namespace {
 constexpr std::uint32_t kIssueBudget = 32;  // submissions a stream makes before the next one has its turn
 constexpr std::uint64_t kStepsOfOperation = 4;  // of TurnBudget; a stream that is asked in vain is one
 constexpr std::size_t kMostReaped = 64;     // streams given back in one turn
+
+// Whether work of a blocking stream comes behind a NULL stream's, or a NULL stream's behind that of others: the session's is to come between.
+bool needs_null_stream(const StreamQueue& queue, std::span<const std::shared_ptr<StreamQueue>> with_work) {
+  return std::ranges::any_of(with_work, [&](const std::shared_ptr<StreamQueue>& other) {
+    return other.get() != &queue && (queue.notes.is_null_stream || other->notes.is_null_stream);
+  });
+}
 
 }  // namespace
 
@@ -36,11 +44,16 @@ CUresult StreamSet::confine(const GreenContextRef& share) {
   return open();
 }
 
-CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& green, int priority) {
+CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& green, int priority, StreamOrder order) {
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
   const CUresult result = context_.parts.streams.take_green(context_.session, green, context_.priority(priority), stream);
-  return result == CUDA_SUCCESS ? add(id, std::move(stream), false, priority, green) : result;
+  if (result != CUDA_SUCCESS) return result;
+  if (const CUresult added = add(id, std::move(stream), order != StreamOrder::none, priority, green); added != CUDA_SUCCESS) return added;
+  if (order != StreamOrder::null_stream) return CUDA_SUCCESS;
+  table_.find(id)->queue->notes.is_null_stream = true;
+  has_null_streams_ = true;
+  return CUDA_SUCCESS;
 }
 
 CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking, int asked_priority,
@@ -82,9 +95,13 @@ void StreamSet::append(StreamQueue& queue, StreamOp op) {
   if (&queue == null_stream_.get()) {
     if (!unordered_.empty()) order_null_stream();
     if (is_work) ++null_version_;
-  } else if (queue.is_blocking() && is_work) {
+  } else if (queue.is_blocking() && (is_work || queue.notes.is_null_stream)) {
+    if (has_null_streams_ && needs_null_stream(queue, unordered_)) [[unlikely]] {
+      order_null_stream();
+      ++null_version_;
+    }
     if (queue.notes.null_version != null_version_) order_blocking_stream(queue);
-    if (!queue.notes.has_new_work) {
+    if (is_work && !queue.notes.has_new_work) {
       queue.notes.has_new_work = true;
       unordered_.push_back(queue.shared_from_this());
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // All streams of one session: which id is which queue, who has work, and legacy ordering of the session's NULL stream.
 //
-// Legacy order is made where operations are queued, with events of our own: work of the NULL stream waits for what its blocking streams have
-// queued since it last did, and work of a blocking stream waits for the NULL stream's work queued before it. Sessions that use one stream pay
-// nothing. A destroyed stream stays here until its work has ended.
-// In the same way all streams come behind a barrier: a synchronous copy to the device, which its client does not wait for.
-// Touched by the session's worker alone.
+// Legacy order is made where operations are queued, with events of our own: work of the NULL stream waits for what blocking streams have queued
+// since it last did, theirs for the NULL stream's before it. Who uses one stream pays nothing. The NULL stream of a context with a part of the
+// multiprocessors is a blocking stream to the session's, which comes between where it orders. In the same way all streams come behind a barrier:
+// a synchronous copy to the device, which its client does not wait for. A destroyed stream stays here until its work has ended. Touched by the
+// session's worker alone.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class StreamSet {
   [[nodiscard]] CUresult create(proto::StreamId id, bool is_blocking, int priority);
   // All streams that are made without a green context are this one's from now on, the NULL stream too. Nothing was ever queued.
   [[nodiscard]] CUresult confine(const GreenContextRef& share);
-  // On the multiprocessors of a green context; ordered with no NULL stream.
-  [[nodiscard]] CUresult create_green(proto::StreamId id, const GreenContextRef& green, int priority);
+  // On the multiprocessors of a green context.
+  [[nodiscard]] CUresult create_green(proto::StreamId id, const GreenContextRef& green, int priority, StreamOrder order);
   // The id is free from now on; the queue goes on until its work has ended. False if there is no such stream.
   [[nodiscard]] bool retire(proto::StreamId id);
   [[nodiscard]] StreamQueue* find(proto::StreamId id) const;
@@ -99,7 +99,6 @@ class StreamSet {
 
   // The stream whose work that fence stands behind; nullptr: all of it has ended.
   [[nodiscard]] const StreamQueue* find_busy(std::uint32_t fence) const;
-
   [[nodiscard]] Mark mark() const;
   [[nodiscard]] static bool has_issued(Mark& mark);
   [[nodiscard]] static bool has_completed(Mark& mark);
@@ -151,7 +150,8 @@ class StreamSet {
   Pace pace_;
   std::uint64_t appended_ = 0;
   bool are_apart_ = false;
-  bool is_changing_ = false;  // change_places(), and not all of them have
+  bool is_changing_ = false;       // change_places(), and not all of them have
+  bool has_null_streams_ = false;  // others than the session's
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
   GreenContextRef share_;                             // null: the whole device

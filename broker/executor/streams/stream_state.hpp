@@ -24,11 +24,15 @@ enum class StreamStop : std::uint8_t {
   in_window,     // that launch is under way
 };
 
+// How a stream is ordered with others, as GreenStreamCreate has it.
+enum class StreamOrder : std::uint8_t { none, blocking, null_stream };
+
 // StreamSet's notes on this stream, and what the timeline has to have of it.
 struct StreamNotes {
   bool is_active = false;             // in its list of streams with something to do
   bool is_to_change = false;          // to another context or priority: it issues nothing before that
   bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
+  bool is_null_stream = false;        // beside the session's own, of a context with a part of the multiprocessors; it is a blocking stream, too
   std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
   std::uint64_t barrier_version = 0;  // the barriers it has waited for
   PostArrows arrows;

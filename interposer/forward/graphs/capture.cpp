@@ -76,6 +76,7 @@ void Captures::guard_null_stream() {
   if (null_stream == nullptr) return;
   const bool is_ordered = std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) { return entry.first->is_blocking; });
   null_stream->is_captured.store(is_ordered, std::memory_order_relaxed);
+  if (GreenContexts::any()) GreenContexts::instance().guard_null_streams(is_ordered);
 }
 
 CUresult Captures::end(Stream& stream, CUgraph* result) {

@@ -85,7 +85,7 @@ CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& wor
   kernel.function = params.func;
   kernel.kernel = params.func == nullptr ? params.kern : nullptr;
   kernel.context = params.ctx;
-  if (const GreenObject* green = GreenContexts::instance().current()) kernel.green = green->id;
+  if (const GreenObject* green = GreenContexts::instance().current_place()) kernel.green = green->id;
   const CUfunction handle = params.func != nullptr ? params.func : reinterpret_cast<CUfunction>(params.kern);
   const Function* function = handle != nullptr ? Functions::instance().resolve(handle) : nullptr;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -180,7 +181,8 @@ CUresult MemoryPools::internal_event(Event*& event) {
 
 // Legacy order: the NULL stream comes behind the blocking streams, and each of those behind the NULL stream.
 bool MemoryPools::stands_behind_others(const Stream& stream) {
-  if (stream.is_legacy_default() || !stream.is_blocking) return stream.is_legacy_default();
+  if (stream.is_behind_blocking() || !stream.is_blocking) return stream.is_behind_blocking();
+  if (GreenContexts::any()) return true;  // of some context there may be another NULL stream
   const Stream* null = Streams::instance().legacy_default();
   if (null == nullptr) return true;
   const std::uint32_t last = session().fences().posted(null->word).load(std::memory_order_acquire);

@@ -66,6 +66,8 @@ CUresult mpsshim::interposer::forward::raise_context_limit(CUlimit, std::size_t 
   recorder.raised = value;
   return recorder.raise_result;
 }
+CUresult mpsshim::interposer::forward::create_context_with_part(CUdevice, unsigned, unsigned, CUcontext&) { return CUDA_ERROR_NOT_SUPPORTED; }
+unsigned mpsshim::interposer::forward::multiprocessors_of_context(CUcontext) { return 0; }
 CUresult mpsshim::interposer::forward::set_persisting_cache(CUcontext, std::size_t bytes) {
   recorder.persisting_bytes = bytes;
   return CUDA_SUCCESS;
