@@ -27,6 +27,8 @@ constexpr std::array kTable = {
                 "device memory this process may have, by device: 0=1G,GPU-…=512MB; a broker's lower limit holds"},
     VariableRow{Variable::thread_percentage, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
                 "multiprocessors of each device this process may use, above 0 to 100; a broker's lower percentage holds"},
+    VariableRow{Variable::context_percentages, "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+                "1: a context that cuCtxCreate makes has the percentage that CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is then, if it is lower"},
     VariableRow{Variable::client_priority, "CUDA_MPS_CLIENT_PRIORITY", "how urgent this process's work is: 0 (normal) or 1 (below normal)"},
     VariableRow{Variable::group, "MPSSHIM_GROUP",
                 "group of clients whose limits this process shares (mpsctl namespace): lowercase letters, digits, underscores"},
@@ -79,6 +81,7 @@ constexpr bool needs_trust(Variable variable) {
     case Variable::home: return true;
     case Variable::memory_limit:
     case Variable::thread_percentage:
+    case Variable::context_percentages:
     case Variable::client_priority:
     case Variable::group:
     case Variable::sm_partition:

@@ -17,6 +17,7 @@ enum class Variable : std::uint8_t {
   pipe_directory,
   memory_limit,
   thread_percentage,
+  context_percentages,
   client_priority,
   group,
   sm_partition,

@@ -11,7 +11,7 @@ namespace mpsshim::proto {
 [[nodiscard]] constexpr bool is_enforced(std::string_view name, std::string_view value) {
   if (name == "CUDA_MPS_PIPE_DIRECTORY" || name == "CUDA_MPS_LOG_DIRECTORY" || name == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" ||
       name == "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" || name == "CUDA_MPS_CLIENT_PRIORITY" || name == "CUDA_MPS_SM_PARTITION" ||
-      name == "CUDA_MPS_PROTOCOL_VERSION")
+      name == "CUDA_MPS_PROTOCOL_VERSION" || name == "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING")
     return true;
   return value.empty() || value == "0";
 }

@@ -2,14 +2,18 @@
 // Context management (CUDA Driver API manual, "Context Management"). Every context of a process stands for its device's session's one real context.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
+#include "interposer/environment.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -45,36 +49,46 @@ CUresult set_persisting_cache(ContextObject& context, std::size_t value) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
-  if (pctx == nullptr || !valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  return create_context(dev, flags, *pctx);
+// With contexts' own percentages: what the environment says at that moment (NVIDIA's MPS manual, "Client CUDA Context Level"). 0: no limit.
+unsigned multiprocessors_for_new_context(const proto::DeviceFacts& facts) {
+  if (!environment_switch(Variable::context_percentages) || driver_facts().driver_version < proto::kFirstDriverWithShares) return 0;
+  const std::optional<std::uint32_t> percentage = proto::parse_percentage(environment_value(Variable::thread_percentage));
+  const auto all = static_cast<std::uint32_t>(std::max(facts.attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT], 0));
+  if (!percentage) return 0;
+  const std::uint32_t allowed = proto::provisioned_multiprocessors(all, facts.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR], *percentage);
+  return allowed < all ? allowed : 0;
 }
 
-namespace {
+// `wanted`: multiprocessors; 0: all that there may be.
+CUresult create(CUcontext* context, unsigned wanted, unsigned flags, CUdevice device) {
+  if (context == nullptr || !valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  const proto::DeviceFacts* facts = device_facts(device);
+  if (facts == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const unsigned allowed = multiprocessors_for_new_context(*facts);
+  const unsigned granted = wanted == 0 || allowed == 0 ? std::max(wanted, allowed) : std::min(wanted, allowed);
+  return granted != 0 ? forward::create_context_with_part(device, flags, granted, *context) : create_context(device, flags, *context);
+}
 
 CUresult create_with_affinity(CUcontext* context, const CUexecAffinityParam* affinities, int count, unsigned flags, CUdevice device) {
-  if (count < 0 || (count > 0 && affinities == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  if (count == 0) return api::cuCtxCreate_v2(context, flags, device);
-  if (context == nullptr || !valid_context_flags(flags) || count > 1) return CUDA_ERROR_INVALID_VALUE;
-  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (count < 0 || count > 1 || (count > 0 && affinities == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0) return create(context, 0, flags, device);
   if (affinities->type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-  if (affinities->param.smCount.val == 0) return CUDA_ERROR_INVALID_VALUE;
-  return forward::create_context_with_part(device, flags, affinities->param.smCount.val, *context);
+  const unsigned wanted = affinities->param.smCount.val;
+  return wanted != 0 ? create(context, wanted, flags, device) : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
+
+CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) { return create(pctx, 0, flags, dev); }
 
 // Graphics interoperation is not offered.
 CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags, CUdevice dev) {
 #if CUDA_VERSION >= 12050
-  if (ctxCreateParams == nullptr) return api::cuCtxCreate_v2(pctx, flags, dev);
+  if (ctxCreateParams == nullptr) return create(pctx, 0, flags, dev);
   if (ctxCreateParams->cigParams != nullptr) return unsupported(ApiId::cuCtxCreate_v4);
   return create_with_affinity(pctx, ctxCreateParams->execAffinityParams, ctxCreateParams->numExecAffinityParams, flags, dev);
 #else
-  return ctxCreateParams == nullptr ? api::cuCtxCreate_v2(pctx, flags, dev) : unsupported(ApiId::cuCtxCreate_v4);
+  return ctxCreateParams == nullptr ? create(pctx, 0, flags, dev) : unsupported(ApiId::cuCtxCreate_v4);
 #endif
 }
 

@@ -8,6 +8,8 @@
 #include <limits>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/environment.hpp"
+#include "interposer/forward/hooks.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/settle.hpp"
@@ -97,6 +99,11 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
   const proto::DeviceFacts* facts = device_facts(dev);
   if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (facts == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (attrib == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT && environment_switch(Variable::context_percentages)) {
+    const auto context = find_context(current_context());
+    const bool has_part = context && context->device == dev && context->part != proto::GreenContextId{};
+    if (has_part) return *pi = static_cast<int>(forward::multiprocessors_of_context(current_context())), CUDA_SUCCESS;
+  }
   return device_attribute(*facts, attrib, *pi);
 }
 

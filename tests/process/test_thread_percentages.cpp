@@ -194,6 +194,56 @@ TEST_CASE("a client keeps its part over its executor's death") {
   }
 }
 
+TEST_CASE("a context for a number of multiprocessors keeps to them, in whatever way it launches, also over its executor's death") {
+  const BrokerFixture broker;
+  const Size size = size_of(broker);
+  Client client = start(broker);
+  const std::string wanted = std::to_string(size.of(25) - 1);
+  REQUIRE(client.ask("context " + wanted) == "ok");
+  for (int turn = 0; turn < 2; ++turn) {
+    CHECK(number(client, "affinity") == size.of(25));
+    CHECK(number(client, "count") == size.all);
+    const std::set<unsigned> own = where(client, "null");
+    CHECK(are_its_own(own.size(), size.of(25)));
+    for (const char* kind : kKinds) {
+      if (std::string(kind) == "cooperative" || std::string(kind) == "green") continue;  // of as many blocks as the device has multiprocessors
+      INFO(kind);
+      CHECK(std::ranges::includes(own, where(client, kind)));
+    }
+    const std::vector<pid_t> before = broker.servers();
+    REQUIRE(before.size() == 1);
+    REQUIRE(::kill(before.front(), SIGKILL) == 0);
+    REQUIRE(eventually(std::chrono::seconds(30), [&] { return !broker.servers().empty() && broker.servers() != before; }));
+  }
+  REQUIRE(client.ask("leave") == "ok");
+  CHECK(number(client, "affinity") == size.all);
+  CHECK(where(client, "chain").size() > size.of(25));
+}
+
+TEST_CASE("contexts have percentages of their own where the program asks for that, within its own") {
+  constexpr const char* kOfContexts = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING";
+  const BrokerFixture broker;
+  const Size size = size_of(broker);
+  Client client = start(broker, {{kOfContexts, "1"}, {kVariable, "50"}});
+  REQUIRE(client.ask("percent 25") == "ok");
+  CHECK(number(client, "count") == size.of(25));
+  CHECK(number(client, "affinity") == size.of(25));
+  const std::set<unsigned> quarter = where(client, "cooperative");
+  CHECK(are_its_own(quarter.size(), size.of(25)));
+  REQUIRE(client.ask("percent 80") == "ok");
+  CHECK(number(client, "count") == size.of(50));
+  CHECK(are_its_own(where(client, "cooperative").size(), size.of(50)));
+  REQUIRE(client.ask("percent 25") == "ok");  // beside the other one, which has all of the rest
+  const std::set<unsigned> beside = where(client, "chain");
+  for (const unsigned place : beside) CHECK(quarter.count(place) == 0);
+  CHECK(client.program().errors().empty());
+
+  Client other = start(broker, {{kVariable, "50"}});
+  REQUIRE(other.ask("percent 25") == "ok");
+  CHECK(number(other, "count") == size.of(50));
+  CHECK(where(other, "chain").size() > size.of(25));
+}
+
 TEST_CASE("a client with a part that comes beside an endless kernel is served, by another executor") {
   BrokerOptions options;
   options.arguments = {"--executors", "2"};

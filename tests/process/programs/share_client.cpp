@@ -2,6 +2,9 @@
 // A client that says how many multiprocessors it is told that it has, and finds out on which ones its kernels run (conversation.hpp):
 //
 //   count            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: "ok N"
+//   context N        makes a context for so many multiprocessors (cuCtxCreate_v3), which is current from then on
+//   percent P        sets CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and makes a context (cuCtxCreate_v2), which is current from then on
+//   leave            ends the context that is current
 //   affinity         what cuCtxGetExecAffinity says: "ok N"
 //   resource         multiprocessors of the context's resource: "ok N"
 //   where KIND       runs a grid of many blocks that note %smid, and answers which were noted: "ok 0 1 2 3". KIND:
@@ -19,8 +22,11 @@
 //   brief MS         short kernels one behind the other, and a graph of them each time, for so long: "ok COUNT"
 //   toil, rest       a thread launches short kernels and waits for each, every millisecond, until the other
 //   spin             a kernel that never ends: the driver has it when the answer comes
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -42,6 +48,14 @@ constexpr unsigned kIgnoreCoscheduling = 1;
 constexpr unsigned kRounds = 50;
 constexpr unsigned kBusyRounds = 10'000;
 
+// A version of cuCtxCreate that the headers of this CUDA do not name.
+template <typename... Arguments>
+CUresult make_with(const char* name, Arguments... arguments) {
+  auto* const function = reinterpret_cast<CUresult (*)(Arguments...)>(dlsym(RTLD_DEFAULT, name));
+  require(function != nullptr, std::string(name) + " is not there");
+  return function(arguments...);
+}
+
 class Client {
  public:
   Client();
@@ -49,6 +63,7 @@ class Client {
 
  private:
   [[nodiscard]] static unsigned count();
+  [[nodiscard]] static std::string make_context(bool by_percentage, const std::string& size);
   [[nodiscard]] unsigned resource() const;
   [[nodiscard]] CUresult note(CUfunction function, CUstream stream, unsigned blocks = kBlocks) const;
   [[nodiscard]] CUresult keep_busy() const;
@@ -88,6 +103,20 @@ unsigned Client::count() {
   int count = 0;
   CU(cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
   return static_cast<unsigned>(count);
+}
+
+std::string Client::make_context(bool by_percentage, const std::string& size) {
+  CUcontext context = nullptr;
+  CUexecAffinityParam affinity{};
+  affinity.type = CU_EXEC_AFFINITY_TYPE_SM_COUNT;
+  if (by_percentage) {
+    setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", size.c_str(), 1);
+    CU(make_with("cuCtxCreate_v2", &context, 0U, CUdevice{0}));
+  } else {
+    affinity.param.smCount.val = static_cast<unsigned>(std::stoul(size));
+    CU(make_with("cuCtxCreate_v3", &context, &affinity, 1, 0U, CUdevice{0}));
+  }
+  return "ok";
 }
 
 unsigned Client::resource() const {
@@ -283,6 +312,15 @@ std::string Client::answer(const std::string& line) {
   if (command == "rest") return toiling_ = {}, "ok";
   if (command == "work") return "ok " + std::to_string(work(std::chrono::milliseconds(std::stol(argument))));
   if (command == "brief") return "ok " + std::to_string(brief(std::chrono::milliseconds(std::stol(argument))));
+  if (command == "context" || command == "percent") return make_context(command == "percent", argument);
+  if (command == "leave") {
+    CUcontext context = nullptr;
+    CU(cuCtxGetCurrent(&context));
+    require(context != device_.context, "the first context stays");
+    CU(cuCtxDestroy(context));
+    CU(cuCtxSetCurrent(device_.context));
+    return "ok";
+  }
   if (command == "affinity") {
     CUexecAffinityParam affinity{};
     CU(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
