@@ -155,7 +155,7 @@ constexpr Mistake kMistakes[] = {
     {"set_default_active_thread_percentage 50 60", "\"60\" is one word too many"},
     {"set_active_thread_percentage S 50 60", "\"60\" is one word too many"},
     {"start_server -uid 0 1", "\"1\" is one word too many"},
-    {"start_server -uid 0 -mlopart", "\"-mlopart\" is one word too many"},
+    {"start_server -uid 0 -mlopart", "start_server has no option \"-mlopart\""},
     {"terminate_client S 1 2", "\"2\" is one word too many"},
     {"restart executors now", "\"now\" is one word too many"},
     {"hold 1 2", "\"2\" is one word too many"},
