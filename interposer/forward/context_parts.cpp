@@ -66,21 +66,20 @@ CUresult GreenContexts::create_part(CUdevice device, unsigned multiprocessors, G
   auto object = std::make_unique<GreenObject>();
   object->device = device;
   std::vector<proto::ResourceShare> shares;
-  proto::GreenContextId id;
   {
     const std::lock_guard lock(mutex_);
     object->cut = choose(parts, wanted);
     for (const std::uint32_t number : object->cut) shares.push_back({{}, 0, parts, 0, unit, static_cast<std::int32_t>(number)});
-    part = object.get();
-    id = table_.add(std::move(object));
-    if (id != proto::GreenContextId{}) part->id = id;
+    const proto::GreenContextId id = table_.add(std::move(object));
+    part = table_.find(id).get();
+    if (part != nullptr) part->id = id;
   }
-  const CUresult error = id != proto::GreenContextId{} ? make(shares, *part) : CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult error = part != nullptr ? make(shares, *part) : CUDA_ERROR_OUT_OF_MEMORY;
   if (error == CUDA_SUCCESS) return CUDA_SUCCESS;
-  part = nullptr;
   const std::lock_guard lock(mutex_);
   for (const proto::ResourceShare& share : shares) --uses_[static_cast<std::size_t>(share.part)];
-  if (id != proto::GreenContextId{}) (void)table_.take(id);
+  if (part != nullptr) (void)table_.take(part->id);
+  part = nullptr;
   return error;
 }
 

@@ -118,9 +118,10 @@ CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
   {
     const std::lock_guard lock(mutex_);
     if (const CUresult error = wait_for_word(); error != CUDA_SUCCESS) return error;
-    stream = object.get();
     // The table gives out the lowest numbers, so with fewer streams than words the index is one of a word.
     const proto::StreamId id = table_.add(std::move(object));
+    stream = table_.find(id).get();
+    if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     stream->id = id;
     stream->word = id.index();
     live_.push_back(stream);
