@@ -73,8 +73,8 @@ CUresult ask_provision(Connection& connection) {
   static std::atomic<bool> priority_told{false};
   question.thread_percentage =
       asked_by(Variable::thread_percentage, proto::parse_percentage, "percentage (above 0, to 100, such as 25 or 12.5)", percentage_told).value_or(0);
-  if (question.thread_percentage != 0 && question.thread_percentage < proto::kWholePercentage &&
-      driver_facts().driver_version < proto::kFirstDriverWithShares && !percentage_told.exchange(true, std::memory_order_relaxed)) {
+  if (question.thread_percentage != 0 && question.thread_percentage < proto::kWholePercentage && !driver_has_shares() &&
+      !percentage_told.exchange(true, std::memory_order_relaxed)) {
     log_line("%s is set and without effect: CUDA 12.4 is the first driver that can enforce it.", variable_name(Variable::thread_percentage));
   }
   const auto priority = asked_by(Variable::client_priority, proto::parse_client_priority, "priority (0: normal, 1: below normal)", priority_told);

@@ -13,7 +13,6 @@
 #include "interposer/forward/hooks.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
-#include "interposer/settle.hpp"
 #include "proto/provision.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -84,7 +83,7 @@ CUresult GreenContexts::create_part(CUdevice device, unsigned multiprocessors, G
 }
 
 CUresult create_context_with_part(CUdevice device, unsigned flags, unsigned multiprocessors, CUcontext& context) {
-  if (driver_facts().driver_version < proto::kFirstDriverWithShares) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (!driver_has_shares()) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   const ActingSession acting(session_of(device));
   if (const CUresult error = ensure_session(); error != CUDA_SUCCESS) return error;
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;

@@ -59,7 +59,7 @@ CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigne
     const proto::DeviceFacts& facts = *device_facts(green.device);
     priority = std::clamp(priority, std::min(facts.greatest_stream_priority, 0), std::max(facts.least_stream_priority, 0));
     Stream* stream = nullptr;
-    const CUresult error = Streams::instance().create(StreamShape{flags, priority, green.context, green.id, false, false}, stream);
+    const CUresult error = Streams::instance().create(StreamShape{flags, priority, green.context, green.id, false}, stream);
     if (error == CUDA_SUCCESS) *phStream = to_handle<CUstream>(stream->id);
     return error;
   });

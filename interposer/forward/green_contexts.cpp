@@ -101,7 +101,7 @@ Stream* GreenContexts::null_stream(GreenObject& green) {
   const std::lock_guard lock(green.mutex);
   if (Stream* stream = green.null_stream.load(std::memory_order_relaxed)) return stream;
   Stream* stream = nullptr;
-  const StreamShape shape{CU_STREAM_DEFAULT, 0, green.context, green.id, true, green.is_part()};
+  const StreamShape shape{CU_STREAM_DEFAULT, 0, green.context, green.id, true};
   if (Streams::instance().create(shape, stream) != CUDA_SUCCESS) return nullptr;
   if (green.is_part())
     stream->is_captured.store(Streams::instance().legacy_default()->is_captured.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -127,7 +127,7 @@ void GreenContexts::guard_null_streams(bool is_captured) {
 CUresult GreenContexts::helper_stream(GreenObject& green, Stream*& stream) {
   const std::lock_guard lock(green.mutex);
   if (stream != nullptr) return CUDA_SUCCESS;
-  return Streams::instance().create(StreamShape{CU_STREAM_NON_BLOCKING, 0, nullptr, {}, false, false}, stream);
+  return Streams::instance().create(StreamShape{CU_STREAM_NON_BLOCKING, 0, nullptr, {}, false}, stream);
 }
 
 CUresult GreenContexts::join(GreenObject& green, Stream& stream, bool waits, bool precedes) {

@@ -28,7 +28,6 @@ struct StreamShape {
   CUcontext context = nullptr;    // null: of no context
   proto::GreenContextId green{};  // {}: of none
   bool is_null_stream = false;    // that green context's own
-  bool is_of_part = false;        // that is a context's part: ordered as another context's streams are
 };
 
 struct Stream {

@@ -32,11 +32,8 @@ CUresult create_stream(CUstream* handle, unsigned int flags, int priority) {
     priority = std::clamp(priority, std::min(facts->greatest_stream_priority, 0), std::max(facts->least_stream_priority, 0));
   }
   Stream* stream = nullptr;
-  StreamShape shape{flags, priority, current_context(), {}, false, false};
-  if (const GreenObject* green = GreenContexts::instance().current_place()) {
-    shape.green = green->id;
-    shape.is_of_part = green->is_part();
-  }
+  StreamShape shape{flags, priority, current_context(), {}, false};
+  if (const GreenObject* green = GreenContexts::instance().current_place()) shape.green = green->id;
   if (const CUresult error = Streams::instance().create(shape, stream); error != CUDA_SUCCESS) return error;
   *handle = to_handle<CUstream>(stream->id);
   return CUDA_SUCCESS;

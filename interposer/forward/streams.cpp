@@ -106,10 +106,10 @@ CUresult Streams::wait_for_word() {
 CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
   if (legacy_default() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
   auto object = std::make_unique<Stream>();
-  // Of a green context there are no others, whatever was asked for (as natively).
-  const bool is_green = shape.green != proto::GreenContextId{} && !shape.is_null_stream && !shape.is_of_part;
-  object->flags = is_green ? shape.flags | CU_STREAM_NON_BLOCKING : shape.flags;
-  object->is_blocking = (object->flags & CU_STREAM_NON_BLOCKING) == 0 && (!shape.is_null_stream || shape.is_of_part);
+  // Those of a green context are ordered with no NULL stream, whatever was asked for (as natively). A context's part is none to the program.
+  const bool is_green = GreenContexts::instance().told_of(shape.green) != proto::GreenContextId{};
+  object->flags = is_green && !shape.is_null_stream ? shape.flags | CU_STREAM_NON_BLOCKING : shape.flags;
+  object->is_blocking = !is_green && (object->flags & CU_STREAM_NON_BLOCKING) == 0;
   object->priority = shape.priority;
   object->context = shape.context;
   object->green = shape.green;

@@ -45,7 +45,7 @@ class Streams {
   [[nodiscard]] Stream* legacy_default();
 
   [[nodiscard]] CUresult create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream) {
-    return create(StreamShape{flags, priority, context, {}, false, false}, stream);
+    return create(StreamShape{flags, priority, context, {}, false}, stream);
   }
   [[nodiscard]] CUresult create(const StreamShape& shape, Stream*& stream);
   // CUDA_ERROR_INVALID_HANDLE: there is none, or another thread was faster.

@@ -51,7 +51,7 @@ CUresult set_persisting_cache(ContextObject& context, std::size_t value) {
 
 // With contexts' own percentages: what the environment says at that moment (NVIDIA's MPS manual, "Client CUDA Context Level"). 0: no limit.
 unsigned multiprocessors_for_new_context(const proto::DeviceFacts& facts) {
-  if (!environment_switch(Variable::context_percentages) || driver_facts().driver_version < proto::kFirstDriverWithShares) return 0;
+  if (!environment_switch(Variable::context_percentages) || !driver_has_shares()) return 0;
   const std::optional<std::uint32_t> percentage = proto::parse_percentage(environment_value(Variable::thread_percentage));
   const auto all = static_cast<std::uint32_t>(std::max(facts.attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT], 0));
   if (!percentage) return 0;

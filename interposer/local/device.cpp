@@ -12,8 +12,6 @@
 #include "interposer/forward/hooks.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
-#include "interposer/settle.hpp"
-#include "proto/provision.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -142,7 +140,7 @@ CUresult cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
 CUresult cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type, CUdevice dev) {
   if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (pi == nullptr || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
-  *pi = driver_facts().driver_version >= proto::kFirstDriverWithShares ? 1 : 0;
+  *pi = driver_has_shares() ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

@@ -14,6 +14,7 @@
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
 #include "proto/mutex.hpp"
+#include "proto/provision.hpp"
 #include "proto/visible_devices.hpp"
 
 namespace mpsshim::interposer {
@@ -112,6 +113,8 @@ std::uint32_t thread_percentage(const proto::DeviceFacts& facts) {
   }
   return 0;
 }
+
+bool driver_has_shares() { return driver_facts().driver_version >= proto::kFirstDriverWithShares; }
 
 void note_partition(std::uint32_t broker_ordinal, std::uint32_t multiprocessors) {
   if (broker_ordinal < partitions.size()) partitions[broker_ordinal].store(multiprocessors, std::memory_order_relaxed);

@@ -41,6 +41,9 @@ void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percenta
 void watch_thread_percentage(std::uint32_t broker_ordinal, const std::atomic<std::uint32_t>& word);
 [[nodiscard]] std::uint32_t thread_percentage(const proto::DeviceFacts& facts);  // 0: all
 
+// Whether the driver makes contexts with a part of the multiprocessors (proto::kFirstDriverWithShares).
+[[nodiscard]] bool driver_has_shares();
+
 // How many multiprocessors its static partition of that device has; 0: it has none. Noted by cuInit.
 void note_partition(std::uint32_t broker_ordinal, std::uint32_t multiprocessors);
 [[nodiscard]] std::uint32_t partition_multiprocessors(const proto::DeviceFacts& facts);

@@ -47,6 +47,19 @@ class Part {
   CUcontext context_ = nullptr;
 };
 
+// Such a context, and what holds its streams.
+struct Gated {
+  const Part part{multiprocessors() / 2};
+  const GateKernels kernels;
+  SharedWord gate;
+  const CUstream blocking = new_stream(CU_STREAM_DEFAULT);
+
+  Gated() { launch_once(kernels.store); }
+  ~Gated() { CU(cuStreamDestroy)(blocking); }
+  Gated(const Gated&) = delete;
+  Gated& operator=(const Gated&) = delete;
+};
+
 unsigned affinity_of_current() {
   CUexecAffinityParam affinity{};
   OK(CU(cuCtxGetExecAffinity)(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
@@ -142,53 +155,43 @@ TEST_CASE("contexts lie side by side as long as there is room, and a graph's ker
 TEST_CASE("the NULL stream of a context with a part is ordered with its blocking streams", "[forwarded]") {
   if (!makes_parts()) MPSSHIM_SKIP(kNative);
   OK(CU(cuInit)(0));
-  const Part part(multiprocessors() / 2);
-  const GateKernels kernels;
-  launch_once(kernels.store);
-  SharedWord gate;
+  Gated scene;
   SharedWord done;
-  const CUstream blocking = new_stream(CU_STREAM_DEFAULT);
   const CUstream free = new_stream(CU_STREAM_NON_BLOCKING);
   CUstream first = nullptr;
   CUstream then = nullptr;
-  SECTION("which come behind it") { then = blocking; }
-  SECTION("and it behind them") { first = blocking; }
-  OK(launch(kernels.spin, first, 1, 1, gate.address()));
-  gate.wait_for_spinning();
-  OK(launch(kernels.store, then, 1, 1, done.address(), 1u));
-  OK(launch(kernels.store, free, 1, 1, done.address() + 8, 1u));
+  SECTION("which come behind it") { then = scene.blocking; }
+  SECTION("and it behind them") { first = scene.blocking; }
+  OK(launch(scene.kernels.spin, first, 1, 1, scene.gate.address()));
+  scene.gate.wait_for_spinning();
+  OK(launch(scene.kernels.store, then, 1, 1, done.address(), 1u));
+  OK(launch(scene.kernels.store, free, 1, 1, done.address() + 8, 1u));
   OK(CU(cuStreamSynchronize)(free));
   std::this_thread::sleep_for(20ms);
   CHECK(*done == 0);
   CHECK(CU(cuStreamQuery)(nullptr) == CUDA_ERROR_NOT_READY);
-  CHECK(CU(cuStreamQuery)(blocking) == CUDA_ERROR_NOT_READY);
-  *gate = 1;
+  CHECK(CU(cuStreamQuery)(scene.blocking) == CUDA_ERROR_NOT_READY);
+  *scene.gate = 1;
   OK(CU(cuStreamSynchronize)(then));
   CHECK(*done == 1);
-  OK(CU(cuStreamDestroy)(blocking));
   OK(CU(cuStreamDestroy)(free));
 }
 
 TEST_CASE("who waits for the NULL stream of a context with a part waits for blocking streams", "[forwarded]") {
   if (!makes_parts()) MPSSHIM_SKIP(kNative);
   OK(CU(cuInit)(0));
-  const Part part(multiprocessors() / 2);
-  const GateKernels kernels;
-  launch_once(kernels.store);
-  SharedWord gate;
-  const CUstream blocking = new_stream(CU_STREAM_DEFAULT);
-  OK(launch(kernels.spin, blocking, 1, 1, gate.address()));
+  Gated scene;
+  OK(launch(scene.kernels.spin, scene.blocking, 1, 1, scene.gate.address()));
   CHECK(CU(cuStreamQuery)(nullptr) == CUDA_ERROR_NOT_READY);
   std::thread release([&] {
     std::this_thread::sleep_for(20ms);
-    *gate = 1;
+    *scene.gate = 1;
   });
   SECTION("cuStreamSynchronize") { OK(CU(cuStreamSynchronize)(nullptr)); }
   SECTION("cuCtxSynchronize") { OK(CU(cuCtxSynchronize)()); }
-  CHECK(*gate == 1);
-  CHECK(CU(cuStreamQuery)(blocking) == CUDA_SUCCESS);
+  CHECK(*scene.gate == 1);
+  CHECK(CU(cuStreamQuery)(scene.blocking) == CUDA_SUCCESS);
   release.join();
-  OK(CU(cuStreamDestroy)(blocking));
 }
 
 TEST_CASE("while a blocking stream captures, the NULL stream of a context with a part is refused", "[forwarded]") {
