@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
@@ -69,12 +71,20 @@ CUresult create(CUcontext* context, unsigned wanted, unsigned flags, CUdevice de
   return granted != 0 ? forward::create_context_with_part(device, flags, granted, *context) : create_context(device, flags, *context);
 }
 
+// As NVIDIA's driver beneath its MPS: of several affinities the last one counts, fewer than none are none, and a number of multiprocessors that the
+// device does not have is an affinity that is not supported.
 CUresult create_with_affinity(CUcontext* context, const CUexecAffinityParam* affinities, int count, unsigned flags, CUdevice device) {
-  if (count < 0 || count > 1 || (count > 0 && affinities == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  if (count == 0) return create(context, 0, flags, device);
-  if (affinities->type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-  const unsigned wanted = affinities->param.smCount.val;
-  return wanted != 0 ? create(context, wanted, flags, device) : CUDA_ERROR_INVALID_VALUE;
+  if (count > 0 && affinities == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (count <= 0) return create(context, 0, flags, device);
+  const proto::DeviceFacts* facts = device_facts(device);
+  int all = 0;
+  if (facts == nullptr || device_attribute(*facts, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, all) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+  const std::span asked(affinities, static_cast<std::size_t>(count));
+  const bool has_all = std::ranges::all_of(asked, [all](const CUexecAffinityParam& affinity) {
+    const unsigned wanted = affinity.param.smCount.val;
+    return affinity.type == CU_EXEC_AFFINITY_TYPE_SM_COUNT && wanted != 0 && std::cmp_less_equal(wanted, all);
+  });
+  return has_all ? create(context, asked.back().param.smCount.val, flags, device) : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 }  // namespace
