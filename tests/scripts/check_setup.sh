@@ -15,7 +15,7 @@ says() { # TITLE OS-RELEASE TEXT...
     local title=$1 said text
     printf '%s\n' "$2" >"$work/os-release"
     shift 2
-    said=$(MPSSHIM_OS_RELEASE=$work/os-release "$scripts/setup" --commands --tests)
+    said=$(MPSSHIM_OS_RELEASE=$work/os-release "$scripts/setup" --commands --tests ${launchers:+--launchers})
     for text in "$@"; do
         if [[ $text == !* ]]; then
             [[ $said != *"${text#!}"* ]] || { printf '%s: "%s" is said, and should not be:\n%s\n' "$title" "${text#!}" "$said" >&2; failed=1; }
@@ -30,7 +30,12 @@ says 'Debian 12' $'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY
     'On Debian GNU/Linux 12 (bookworm), as root:' 'apt-get install --no-install-recommends g++ ' libcli11-dev libclang-rt-dev \
     "$nvidia/debian12/x86_64/cuda-keyring_1.1-1_all.deb" 'cuda-nvcc-13-0 cuda-cudart-dev-13-0 cuda-driver-dev-13-0' '!too old' '!dnf'
 says 'Ubuntu 24.04' $'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nUBUNTU_CODENAME=noble' \
-    'apt-get update' "$nvidia/ubuntu2404/x86_64/"
+    'apt-get update' "$nvidia/ubuntu2404/x86_64/" '!slurm' '!mpi'
+launchers=yes says 'Ubuntu 24.04 with launchers' $'ID=ubuntu\nVERSION_ID="24.04"' 'openmpi-bin mpich munge slurm-client slurmctld slurmd'
+if MPSSHIM_OS_RELEASE=/dev/null "$scripts/setup" --commands --launchers >"$work/said" 2>&1 || ! grep -q 'for Debian and its kin' "$work/said"; then
+    printf 'launchers elsewhere: %s\n' "$(cat "$work/said")" >&2
+    failed=1
+fi
 says 'a derivative of Ubuntu' $'ID=linuxmint\nID_LIKE="ubuntu debian"\nVERSION_ID="22"\nVERSION_CODENAME=wilma\nUBUNTU_CODENAME=noble' \
     'apt-get update' "$nvidia/ubuntu2404/x86_64/"
 says 'a derivative of Debian that NVIDIA does not know' $'ID=devuan\nID_LIKE=debian\nVERSION_CODENAME=excalibur' \
