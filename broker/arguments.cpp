@@ -186,6 +186,7 @@ void describe_rights_and_tests(CommandLine& line, Arguments& arguments) {
   line.test_option("--test-move-ms", &arguments.stress.move_ms,
                    "Sessions go to another worker and context every so many milliseconds, whatever they do; 0: as it serves them best");
   line.test_option("--test-window-ms", &arguments.stress.window_ms, "A quiet window opens every so many milliseconds; 0: when one is wanted");
+  line.test_option("--test-gather", &arguments.stress.gather, "1: launches wait for more of them as if workers were short of time");
   line.test_option("--test-stock", &arguments.stress.stock, "Graphs of one shape that are made for launches at most; 0: as many as are wanted");
   line.test_option("--test-relocate-ms", &arguments.relocate_ms,
                    "A session moves to another executor every so many milliseconds; 0: when it starves");

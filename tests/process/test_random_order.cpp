@@ -101,6 +101,16 @@ TEST_CASE("random operations of several clients at once") {
   REQUIRE(broker.wait_for_clients(0));
 }
 
+TEST_CASE("random operations of several clients whose launches are gathered") {
+  BrokerOptions options;
+  options.arguments = {"--test-gather", "1"};
+  const BrokerFixture broker(options);
+  std::vector<Program> clients;
+  for (unsigned index = 0; index < 3; ++index) clients.push_back(broker.start("random_order", with(sequence(300 + index, 1500, 1 + index))));
+  for (Program& client : clients) require_right(client.wait(limit()), broker.log());
+  REQUIRE(broker.wait_for_clients(0));
+}
+
 TEST_CASE("launches that change places in a chain are noticed") { require_noticed("swapped_nodes"); }
 TEST_CASE("launches with the arguments of others are noticed") { require_noticed("stale_nodes"); }
 TEST_CASE("waits for events that are dropped are noticed") { require_noticed("dropped_waits"); }

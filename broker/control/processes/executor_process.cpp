@@ -103,6 +103,8 @@ Command make_command(const ExecutorOptions& options) {
                        std::to_string(options.stress.move_ms),
                        "--test-window-ms",
                        std::to_string(options.stress.window_ms),
+                       "--test-gather",
+                       std::to_string(options.stress.gather),
                        "--test-stock",
                        std::to_string(options.stress.stock),
                        "--latency",

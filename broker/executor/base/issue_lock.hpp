@@ -10,7 +10,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <thread>
+#include <utility>
 
 #include "proto/futex.hpp"
 
@@ -19,16 +21,35 @@ namespace mpsshim::broker {
 class IssueLock {
  public:
   void lock() {
-    while (taken_.exchange(true, std::memory_order_acquire)) {
+    if (taken_.exchange(true, std::memory_order_acquire)) [[unlikely]]
+      await_and_time();
+  }
+  void unlock() { taken_.store(false, std::memory_order_release); }
+  // About how long the calling thread has waited for such locks since it asked last.
+  [[nodiscard]] static std::chrono::nanoseconds take_waited() { return kWaitsToOneTimed * std::exchange(timed_, std::chrono::nanoseconds(0)); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // The end of a wait is read by the lock's holder, whom all others wait for: so few are timed.
+  void await_and_time() {
+    if (++waits_ % kWaitsToOneTimed != 0) return await();
+    const Clock::time_point start = Clock::now();
+    await();
+    timed_ += Clock::now() - start;
+  }
+  void await() {
+    do {
       for (unsigned spins = 1; taken_.load(std::memory_order_relaxed); ++spins) {
         if (spins % kSpinsBeforeYield == 0) std::this_thread::yield();  // its holder may have lost the core
         proto::cpu_relax();
       }
-    }
+    } while (taken_.exchange(true, std::memory_order_acquire));
   }
-  void unlock() { taken_.store(false, std::memory_order_release); }
 
- private:
+  static constexpr unsigned kWaitsToOneTimed = 16;
+  static inline thread_local unsigned waits_ = 0;
+  static inline thread_local std::chrono::nanoseconds timed_{0};
   static constexpr unsigned kSpinsBeforeYield = 256;
   alignas(64) std::atomic<bool> taken_{false};
 };

@@ -12,7 +12,7 @@ namespace mpsshim::broker {
 
 struct Stress : StressOptions {
   explicit Stress(const StressOptions& options) : StressOptions(options) {}
-  [[nodiscard]] bool is_on() const { return move_ms != 0 || window_ms != 0 || stock != 0; }
+  [[nodiscard]] bool is_on() const { return move_ms != 0 || window_ms != 0 || stock != 0 || gather != 0; }
 
   // What has come of it: added to by whoever did it.
   std::atomic<std::uint64_t> sessions_moved{0};

@@ -22,11 +22,6 @@ CUDA_KERNEL_NODE_PARAMS single_thread(CUfunction function, void** parameters) {
 
 }  // namespace
 
-std::size_t chain_length(std::size_t launches) {
-  if (launches <= kLongestExactChain) return launches;
-  return launches >= kMaxChain ? kMaxChain : std::bit_floor(launches);
-}
-
 bool always_has_words(std::size_t length) { return length == 0 || (length > kLongestExactChain && length < kMaxChain); }
 
 std::size_t ChainShape::index() const {
@@ -114,11 +109,13 @@ CUresult ChainGraph::add_nodes() {
   return add(writer_, single_thread(core_.writer_function, parameters.addresses));
 }
 
-CUresult ChainGraph::fill(std::span<const LaunchOp* const> launches, const WordWrites* words) {
+CUresult ChainGraph::fill(std::span<const LaunchOp* const> launches, const WordWrites* words, std::uint64_t functions) {
+  functions_ = 0;
   for (std::size_t i = 0; i < launches.size(); ++i) {
     const CUresult result = set_kernel(kernels_[i], *launches[i]);
     if (result != CUDA_SUCCESS) return result;
   }
+  functions_ = functions;
   if (words == nullptr) return CUDA_SUCCESS;
   WordWrites copy = *words;
   WriterParameters parameters(copy);
@@ -153,6 +150,7 @@ CUresult ChainGraph::empty(Node& kernel) {
 }
 
 void ChainGraph::clear() {
+  functions_ = 0;
   for (Node& kernel : kernels_) {
     if (!kernel.is_empty) (void)empty(kernel);
   }

@@ -15,18 +15,13 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/base/word_writes.hpp"
+#include "broker/executor/chains/chain_pieces.hpp"
 #include "broker/executor/operations/stream_op.hpp"
 
 namespace mpsshim::broker {
 
 struct ExecutorCore;
 
-inline constexpr std::size_t kMaxChain = 64;
-inline constexpr std::size_t kLongestExactChain = 8;
-
-// The longest chain with which a run of `launches` begins: any number up to 8, then 16, 32 or 64. Bursts are short and often of the same
-// length, and long runs lose nothing by being cut.
-[[nodiscard]] std::size_t chain_length(std::size_t launches);
 // Chains of that length have words in any case: there is nothing else in them, or they cost little there. In a flood of the longest chains words
 // behind each of them would cost 6 to 9 % of the launches (docs/experiments/2026-11-22-words-behind-chains.md).
 [[nodiscard]] bool always_has_words(std::size_t length);
@@ -53,8 +48,11 @@ class ChainGraph {
 
   [[nodiscard]] ChainShape shape() const { return shape_; }
   [[nodiscard]] CUgraphExec exec() const { return exec_; }
-  // As many launches as the shape's length, words where it has them. An error: the graph holds parts of it and may be filled again.
-  [[nodiscard]] CUresult fill(std::span<const LaunchOp* const> launches, const WordWrites* words);
+  // As many launches as the shape's length, words where it has them. An error: the graph holds parts of it and may be filled again. `functions`: as
+  // hash_of_functions() says, or 0.
+  [[nodiscard]] CUresult fill(std::span<const LaunchOp* const> launches, const WordWrites* words, std::uint64_t functions = 0);
+  // That it was filled with last; 0: not known.
+  [[nodiscard]] std::uint64_t functions() const { return functions_; }
   // Names no function of a client's any more.
   void clear();
 
@@ -83,6 +81,7 @@ class ChainGraph {
   const ChainShape shape_;
   CUgraph graph_ = nullptr;
   CUgraphExec exec_ = nullptr;
+  std::uint64_t functions_ = 0;
   std::vector<Node> kernels_;
   CUgraphNode writer_ = nullptr;
   std::vector<void*> addresses_;  // scratch

@@ -18,6 +18,11 @@ namespace {
 
 constexpr std::chrono::microseconds kShareOfWindow{1'000};  // a graph takes 20 to 500 us
 
+// Graphs of all shapes, beyond which none are made for streams that have one of the shape. Some 100 to 200 KiB of the GPU each
+// (docs/experiments/2026-11-28-launches-gathered.md).
+constexpr std::size_t kMostForSpares = 1'024;
+constexpr std::size_t kMostForSparesInGreen = 64;
+
 // How many of a shape the executor's context has at first.
 std::size_t first_stock_of(ChainShape shape) {
   if (shape.length == 0) return 8;
@@ -87,6 +92,18 @@ std::unique_ptr<ChainGraph> ChainPool::take(ChainShape shape) {
   return chain;
 }
 
+std::unique_ptr<ChainGraph> ChainPool::take_spare(ChainShape shape) {
+  const std::lock_guard lock(mutex_);
+  Shelf& shelf = shelves_[shape.index()];
+  if (shelf.free.size() <= stock_of(shape) / 2) {
+    if (made_ < (green_ == nullptr ? kMostForSpares : kMostForSparesInGreen)) want_more(shelf);
+    return nullptr;
+  }
+  std::unique_ptr<ChainGraph> chain = std::move(shelf.free.back());
+  shelf.free.pop_back();
+  return chain;
+}
+
 void ChainPool::give_back(std::unique_ptr<ChainGraph> chain) {
   {
     const ScopedContext current(core_.driver, green_, issue_lock_);
@@ -132,6 +149,7 @@ void ChainPool::add(Shelf& shelf, std::unique_ptr<ChainGraph> chain) {
   if (!chain) return;  // refused, which was logged
   shelf.free.push_back(std::move(chain));
   ++shelf.made;
+  ++made_;
 }
 
 std::unique_ptr<ChainGraph> ChainPool::make(ChainShape shape) {

@@ -45,6 +45,8 @@ class ChainPool {
   void make_again(std::size_t shape_index);
   // Null: there is none of that shape at the moment.
   [[nodiscard]] std::unique_ptr<ChainGraph> take(ChainShape shape);
+  // One more for a stream that has one of that shape. Null: what there is is for those that have none, or there are as many as there may be.
+  [[nodiscard]] std::unique_ptr<ChainGraph> take_spare(ChainShape shape);
   // It may still be running: what is set for its next launch does not touch that.
   void give_back(std::unique_ptr<ChainGraph> chain);
   // The driver refused a graph call that chains need.
@@ -66,7 +68,7 @@ class ChainPool {
   void make_wanted();  // in a quiet window
   [[nodiscard]] std::size_t stock_of(ChainShape shape) const;
   [[nodiscard]] std::unique_ptr<ChainGraph> make(ChainShape shape);
-  static void add(Shelf& shelf, std::unique_ptr<ChainGraph> chain);
+  void add(Shelf& shelf, std::unique_ptr<ChainGraph> chain) REQUIRES(mutex_);
 
   ExecutorCore& core_;
   const CUcontext green_ = nullptr;  // null: the executor's context, which is current everywhere
@@ -77,6 +79,7 @@ class ChainPool {
   std::atomic<bool>& refused_;
   Mutex mutex_;
   std::array<Shelf, ChainShape::kShapes> shelves_ GUARDED_BY(mutex_);
+  std::size_t made_ GUARDED_BY(mutex_) = 0;   // of all shapes
   bool is_asked_ GUARDED_BY(mutex_) = false;  // a window for make_wanted()
 };
 

@@ -23,8 +23,8 @@ constexpr std::uint64_t kWindowsBetweenFirsts = 16;
 
 StressThread::StressThread(ExecutorParts& parts) : parts_(parts) {
   if (!parts_.stress.is_on()) return;
-  log_warning("For tests: sessions move every {} ms, a quiet window opens every {} ms, pools have at most {} graphs of a shape (0: as ever)",
-              parts_.stress.move_ms, parts_.stress.window_ms, parts_.stress.stock);
+  log_warning("For tests: sessions move every {} ms, a quiet window opens every {} ms, pools have at most {} graphs of a shape (0: as ever){}",
+              parts_.stress.move_ms, parts_.stress.window_ms, parts_.stress.stock, parts_.stress.gather != 0 ? "; launches are gathered" : "");
   if (parts_.stress.move_ms != 0) parts_.sides.want();
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "stress");

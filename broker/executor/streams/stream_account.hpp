@@ -42,6 +42,8 @@ class StreamAccount {
   void submitted(std::uint32_t calls) { submissions_ += calls; }
   // A write of progress at what was issued is on its way.
   void progress_submitted();
+  // Many operations between fences.
+  [[nodiscard]] bool has_long_runs() const { return std::max(run_, last_run_) > kLongRun; }
   [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }
   // Whether more may be given to the driver; `completed` is read where that is not known already.
   [[nodiscard]] bool has_credit(bool is_crowded, const std::atomic<std::uint32_t>& completed);
@@ -57,7 +59,6 @@ class StreamAccount {
   [[nodiscard]] bool is_within_credit() const {
     return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < limit_.operations();
   }
-  [[nodiscard]] bool has_long_runs() const { return std::max(run_, last_run_) > kLongRun; }
   void learn_progress(std::uint32_t completed);
 
   static constexpr std::uint32_t kLongRun = 32;

@@ -45,12 +45,22 @@ std::size_t StreamQueue::chained_launches_at_head() const {
   return count;
 }
 
+// How many launches go into the next chain; 0: the first may be in none.
+std::size_t StreamQueue::chain_at_head() const {
+  const std::size_t run = chained_launches_at_head();
+  if (!is_short_of_time_) return chain_length(run);
+  std::array<const void*, kPieceLook> functions;
+  const std::size_t looked_at = std::min(run, functions.size());
+  for (std::size_t i = 0; i < looked_at; ++i) functions[i] = std::get<LaunchOp>(ops_[i]).function;
+  return piece_length(run, std::span(functions.data(), looked_at));
+}
+
 // Launches that may be in a chain try to; one that may not, or whose chain the driver has refused, is issued by itself.
 void StreamQueue::issue_launches() {
   if (issue_singly_ == 0) {
-    const std::size_t run = chained_launches_at_head();
-    if (run > 0 && issue_chain(chain_length(run))) return;
-    issue_singly_ = run > 1 ? chain_length(run) : 1;
+    const std::size_t length = chain_at_head();
+    if (length > 0 && issue_chain(length)) return;
+    issue_singly_ = std::max<std::size_t>(length, 1);
   }
   --issue_singly_;
   context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
@@ -97,7 +107,10 @@ bool StreamQueue::issue_chain(std::size_t length) {
   };
   if (!chains_.ensure({length, has_words})) return is_refused();  // no call of the driver's
   const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});
-  if (!chains_.launch(handle(), std::span(launches.data(), length), has_words ? &writes : nullptr)) return is_refused();
+  if (!chains_.launch(handle(), std::span(launches.data(), length), has_words ? &writes : nullptr,
+                      is_short_of_time_ ? Graphs::several : Graphs::one)) {
+    return is_refused();
+  }
   const DrawnArrows drawn = drawn_arrows();
   account_.submitted(1);
   count_launches(static_cast<std::uint32_t>(length), true);

@@ -139,6 +139,13 @@ bool StreamQueue::has_left_for(const StreamOp& head) {
   return move_to(nullptr);
 }
 
+// Nothing but launches that may be in a chain, and fewer than can be cut where the program is the same again.
+bool StreamQueue::gathers() {
+  const bool may_grow =
+      is_short_of_time_ && ops_.size() <= kLongestExactChain && !account_.is_progress_due() && chained_launches_at_head() == ops_.size();
+  return gathering_.waits(may_grow, [] { return Gathering::Clock::now(); });
+}
+
 std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
   const StreamOp& head = ops_.front();
   const void* const function = function_of(head);
@@ -151,6 +158,8 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
     if (!graph->graph->is_turn(*graph)) return Stop::event;
   } else if (function != nullptr && expects_fence()) {
     return Stop::fence;
+  } else if (function != nullptr && gathers()) {
+    return Stop::more;
   } else if (const auto* wait = std::get_if<WaitOp>(&head)) {
     if (!wait->point->is_issued) return Stop::event;
   } else if (const auto* host = std::get_if<HostOp>(&head)) {
@@ -166,7 +175,9 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
   return std::nullopt;
 }
 
-StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
+StreamQueue::Stop StreamQueue::issue(std::uint32_t budget, bool is_short_of_time) {
+  // Nothing is gained with a client that waits after every few launches.
+  is_short_of_time_ = is_short_of_time && (account_.has_long_runs() || context_.parts.stress.gather != 0);
   const std::uint32_t first = account_.submissions();
   while (!in_window_ && !ops_.empty()) {
     if (const std::optional<Stop> stop = blocked_by_head()) {

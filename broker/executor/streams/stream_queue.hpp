@@ -14,6 +14,7 @@
 #include "broker/executor/context/issue_context.hpp"
 #include "broker/executor/context/stream_pool.hpp"
 #include "broker/executor/operations/stream_op.hpp"
+#include "broker/executor/streams/gathering.hpp"
 #include "broker/executor/streams/owed_fences.hpp"
 #include "broker/executor/streams/stream_account.hpp"
 #include "broker/executor/streams/stream_state.hpp"
@@ -33,8 +34,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void append(StreamOp op);
   // Copies what operations appended since the last call still borrow from the worker's batch.
   void own_borrowed();
-  // Hands operations to the driver, at most `budget` submissions.
-  [[nodiscard]] Stop issue(std::uint32_t budget);
+  // Hands operations to the driver, at most `budget` submissions. `is_short_of_time`: of its worker (gathering.hpp).
+  [[nodiscard]] Stop issue(std::uint32_t budget, bool is_short_of_time);
   // Has the GPU write the progress word if it does not already stand behind everything issued.
   void write_progress();
   // The same where nobody asks for it: not while words are under way, for each write holds the stream up for some 3 us. False: it is owed.
@@ -108,10 +109,12 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] std::optional<std::uint32_t> fence_behind(std::size_t launches);
   [[nodiscard]] bool has_left_for(const StreamOp& head);
   [[nodiscard]] std::optional<Stop> blocked_by_head();
+  [[nodiscard]] bool gathers();
   [[nodiscard]] bool waits_for_output(const StreamOp& head);
   void note_output();
   void issue_head();
   [[nodiscard]] std::size_t chained_launches_at_head() const;
+  [[nodiscard]] std::size_t chain_at_head() const;
   void issue_launches();
   [[nodiscard]] bool issue_chain(std::size_t length);
   void count_launches(std::uint32_t launches, bool are_chained);
@@ -167,6 +170,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::size_t borrowed_ = 0;      // so many operations at the back may point into the batch
   std::size_t issue_singly_ = 0;  // so many launches at the head go out plainly: their chain was refused
   bool has_expected_fence_ = false;
+  bool is_short_of_time_ = false;
+  Gathering gathering_;
   std::uint32_t probes_ = 0;  // sent: see send_probe()
   bool has_output_ = false;
   bool is_flushing_output_ = false;

@@ -176,7 +176,7 @@ void StreamSet::order_behind_barriers(StreamQueue& queue) {
   }
 }
 
-StreamSet::Issue StreamSet::issue(TurnBudget& budget) {
+StreamSet::Issue StreamSet::issue(TurnBudget& budget, bool is_short_of_time) {
   if (is_changing_) [[unlikely]]
     take_places();
   Issue issue;
@@ -197,10 +197,11 @@ StreamSet::Issue StreamSet::issue(TurnBudget& budget) {
         continue;
       }
       const std::size_t before = total_.records;
-      switch (queue->issue(kIssueBudget)) {
+      switch (queue->issue(kIssueBudget, is_short_of_time)) {
         case StreamQueue::Stop::empty:
         case StreamQueue::Stop::in_window: break;
         case StreamQueue::Stop::fence: issue.any = issue.expects_fence = true; break;
+        case StreamQueue::Stop::more: issue.gathers = true; break;
         case StreamQueue::Stop::budget: issue.any = has_more = true; break;
         case StreamQueue::Stop::credit: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;

@@ -30,6 +30,7 @@ class StreamSet {
     bool waits_for_gpu = false;  // credit, or a window: look again before long
     bool lacks_credit = false;
     bool expects_fence = false;                 // asked again, it issues
+    bool gathers = false;                       // asked again before long, it issues
     std::shared_ptr<StreamQueue> needs_window;  // its head is a launch for a quiet window
   };
 
@@ -63,10 +64,10 @@ class StreamSet {
 
   // With the quiet window's gate held: lets every stream with work issue, in turn. Where the budget ends, the next call begins with the stream
   // behind; `any` is true then.
-  [[nodiscard]] Issue issue(TurnBudget& budget);
-  [[nodiscard]] Issue issue() {
+  [[nodiscard]] Issue issue(TurnBudget& budget, bool is_short_of_time = false);
+  [[nodiscard]] Issue issue(bool is_short_of_time = false) {
     TurnBudget all = TurnBudget::unlimited();
-    return issue(all);
+    return issue(all, is_short_of_time);
   }
   // Copies what queues still borrow from the worker's batch, which is about to be overwritten.
   void own_borrowed();

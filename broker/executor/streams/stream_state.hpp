@@ -16,6 +16,7 @@ enum class StreamStop : std::uint8_t {
   credit,        // the GPU has to get on first
   held,          // by the quiet window
   fence,         // its fence will come any moment: asked again, it issues
+  more,          // waits a moment for more launches
   event,         // waits for an event's record to be issued in another stream
   host,          // waits for a host function of the client, which rings when it has returned
   value,         // waits for a word's value

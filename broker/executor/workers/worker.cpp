@@ -142,6 +142,9 @@ void Worker::loop() {
     if (visit.worked) {
       idle_.note_work();
       pause_ = kShortestIdlePause;
+    } else if (visit.gathers) {
+      idle_.note_idle(Clock::now());  // for no longer than Gathering::kLongest
+      proto::cpu_relax();
     } else {
       idle(visit);
     }
@@ -187,6 +190,7 @@ Worker::Visit Worker::visit_all() {
     all.polls |= one.polls;
     all.lacks_credit |= one.lacks_credit;
     all.awaits_fences |= one.awaits_fences;
+    all.gathers |= one.gathers;
     if (session->is_closing() && session->advance_close()) {
       time_of_gone_ += session->turn_time;
       drop(i);
@@ -208,7 +212,7 @@ Worker::Visit Worker::visit(Session& session) {
   if (visit.awaits_fences && streams.has_wanted_fences()) [[unlikely]]
     look_for_owed(session);
   if (streams.queued().records == 0) streams.set_held(false);
-  session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
+  session.dry_visits = visit.worked || visit.gathers ? 0 : session.dry_visits + 1;
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
   const bool is_asked = parts_.window.is_pending() || session.is_closing();
   if (session.dry_visits == kDryVisits || is_asked) {
@@ -274,13 +278,15 @@ void Worker::issue(Session& session, Visit& visit) {
   {
     const ScopedMark mark(session.id(), "issuing work");
     TurnBudget budget(turn_);
-    issued = streams.issue(budget);
+    issued = streams.issue(budget, shortage_.is_short() || parts_.stress.gather);
     session.full_turns += budget.is_spent() ? 1 : 0;
   }
   gate_.leave();
   streams.own_borrowed();
   if (issued.needs_window) session.launch_in_window(issued.needs_window);
   visit.worked |= issued.any;
+  visit.gathers |= issued.gathers;
+  has_gathered_ |= issued.gathers;
   visit.polls |= issued.waits_for_gpu;
   visit.lacks_credit |= issued.lacks_credit;
 }

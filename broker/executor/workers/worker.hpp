@@ -21,6 +21,7 @@
 
 #include "broker/executor/context/parts.hpp"
 #include "broker/executor/sessions/session_owner.hpp"
+#include "broker/executor/streams/gathering.hpp"
 #include "broker/executor/window/quiet_window.hpp"
 #include "broker/executor/workers/idle_time.hpp"
 #include "broker/executor/workers/look_out.hpp"
@@ -67,6 +68,7 @@ class Worker final : public SessionOwner {
     bool polls = false;          // something waits for the GPU or a window: do not sleep long
     bool lacks_credit = false;   // that something is the next launch: not even that long
     bool awaits_fences = false;  // a client waits, and is told by this worker
+    bool gathers = false;        // launches wait for more of them: do not sleep
   };
 
   void loop();
@@ -82,7 +84,7 @@ class Worker final : public SessionOwner {
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
   [[nodiscard]] unsigned note_others(unsigned percent);
-  unsigned note_work(unsigned busy_percent, Clock::time_point now, Clock::duration since);
+  unsigned note_work(unsigned busy_percent, Clock::duration locked, Clock::time_point now, Clock::duration since);
   void scatter();
   [[nodiscard]] bool find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
   void idle(Visit& visit);
@@ -110,6 +112,8 @@ class Worker final : public SessionOwner {
   unsigned others_eighths_ = 0;               // eight times the mean of what rebalance() saw of others_percent()
   std::atomic<unsigned> others_percent_{0};
   std::atomic<unsigned> work_percent_{0};
+  TimeShortage shortage_;
+  bool has_gathered_ = false;      // since the last look
   Clock::time_point relieved_{};   // gave a session on that was not at home
   std::optional<RunDelay> delay_;  // of its thread
   std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "broker/executor/base/issue_lock.hpp"
 #include "broker/executor/sessions/session.hpp"
 #include "broker/executor/workers/worker.hpp"
 #include "broker/executor/workers/worker_set.hpp"
@@ -27,6 +28,7 @@ struct Done {
 struct DoneByAll {
   std::vector<Done> sessions;
   std::uint64_t operations = 0;
+  std::size_t at_work = 0;
   std::chrono::nanoseconds of_others{0};  // who has no short runs
 };
 
@@ -37,6 +39,7 @@ DoneByAll take_done(std::span<const std::shared_ptr<Session>> sessions, std::chr
     all.sessions.push_back({session->take_pace(), static_cast<unsigned>(100 * time / since)});
     const StreamSet::Pace& pace = all.sessions.back().pace;
     all.operations += pace.operations;
+    all.at_work += pace.operations != 0 ? 1 : 0;
     if (!has_short_runs(pace)) all.of_others += time;
   }
   return all;
@@ -57,8 +60,10 @@ void Worker::rebalance() {
   const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
   rebalanced_.store(now, std::memory_order_relaxed);
   const unsigned busy_percent = idle_.take_busy_percent(now);
-  const unsigned delayed_percent = note_work(busy_percent, now, since);
+  const Clock::duration locked = std::min<Clock::duration>(IssueLock::take_waited(), since);
+  const unsigned delayed_percent = note_work(busy_percent, locked, now, since);
   const DoneByAll all = take_done(sessions_, since);
+  shortage_.note(parts_.pressure.is_high(now) ? busy_percent : 0, static_cast<unsigned>(100 * locked / since), all.at_work);
   const std::uint64_t of_all = all.operations;
   const std::chrono::nanoseconds of_others = all.of_others + std::exchange(time_of_gone_, std::chrono::nanoseconds(0));
   const unsigned others_percent = note_others(static_cast<unsigned>(100 * of_others / since));
@@ -143,12 +148,16 @@ unsigned Worker::note_others(unsigned percent) {
   return mean;
 }
 
-// The percentage of its time that it stood without a core. That was no work, though something was to be done.
-unsigned Worker::note_work(unsigned busy_percent, Clock::time_point now, Clock::duration since) {
+// The percentage of its time that it stood without a core. That was no work, though something was to be done. Nor, where launches are gathered and
+// there are more threads than cores, was the time in front of the lock of a driver's context: one more worker would stand there as well, on a core
+// that a client needs.
+unsigned Worker::note_work(unsigned busy_percent, Clock::duration locked, Clock::time_point now, Clock::duration since) {
   constexpr std::chrono::milliseconds kMemory{15};
   const Clock::duration delay = delay_ ? std::min<Clock::duration>(delay_->take(), since) : Clock::duration(0);
   parts_.pressure.note(now, delay, since);
-  const auto delayed_percent = static_cast<unsigned>(100 * delay / since);
+  const bool has_gathered = std::exchange(has_gathered_, false) && parts_.pressure.is_high(now);
+  const Clock::duration stood = std::min<Clock::duration>(has_gathered ? delay + locked : delay, since);
+  const auto delayed_percent = static_cast<unsigned>(100 * stood / since);
   const unsigned work_percent = busy_percent * (100 - delayed_percent) / 100;
   const Clock::duration mean = (work_percent_.load(std::memory_order_relaxed) * Clock::duration(kMemory) + work_percent * since) / 100;
   work_percent_.store(static_cast<unsigned>(100 * mean / (kMemory + since)), std::memory_order_relaxed);

@@ -87,6 +87,7 @@ class FakeDriver {
   bool has_batches = true;
   bool keeps_event_order = false;
   std::atomic<unsigned> graphs_made{0};
+  std::atomic<unsigned> other_functions{0};     // nodes of executable graphs that were given another one
   std::atomic<unsigned> conditioned_graphs{0};  // graphs there are with conditional handles
   std::atomic<std::uint64_t> last_condition{0x100};
   std::atomic<unsigned> access_changes{0};  // cuMemSetAccess

@@ -159,6 +159,7 @@ CUresult CUDAAPI set_kernel(CUgraphExec, CUgraphNode node, const CUDA_KERNEL_NOD
   if (fake.function_changes != 0 && reinterpret_cast<const FakeFunction*>(params->func)->name != kWriter) ++fake.function_conflicts;
   --fake.function_users;
   if (reinterpret_cast<FakeGraph::Node*>(node)->context != FakeDriver::pushed_context()) return CUDA_ERROR_INVALID_VALUE;  // as NVIDIA's
+  if (reinterpret_cast<FakeGraph::Node*>(node)->kernel.func != params->func) ++fake.other_functions;
   assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
   return CUDA_SUCCESS;
 }

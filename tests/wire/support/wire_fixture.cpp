@@ -134,8 +134,9 @@ broker::StreamSet::Issue WireClient::turn(bool dry) {
     broker::dispatch_batch(*session_, std::span<const std::byte>(batch_.data(), batch.bytes));
     if (batch.fault != proto::RingFault::none) session_->fail("the ring", proto::to_string(batch.fault));
   }
-  broker::StreamSet::Issue issue = session_->streams().issue();
-  if (issue.expects_fence) issue = session_->streams().issue();
+  const bool gathers = is_short_of_time || session_->parts().stress.gather != 0;
+  broker::StreamSet::Issue issue = session_->streams().issue(gathers);
+  if (issue.expects_fence) issue = session_->streams().issue(gathers);
   session_->streams().own_borrowed();
   std::memset(batch_.data(), 0xee, batch_.size());  // whoever still looks into the batch is found out
   if (!session_->streams().settle_fences() && session_->streams().has_wanted_fences()) session_->streams().look_for_owed();

@@ -105,6 +105,7 @@ class WireClient {
   std::shared_ptr<broker::Session> shared_session() { return session_; }
   // Reads, dispatches and issues once. With `dry` also writes progress, as a worker does when a ring stays dry.
   broker::StreamSet::Issue turn(bool dry = true);
+  bool is_short_of_time = false;  // the worker's part of turn()
 
   // A function known to the session, without a module.
   proto::FunctionId add_function(FakeFunction& function, std::uint32_t local_bytes = 0);
