@@ -57,10 +57,12 @@ std::vector<CommandSpec> questions() {
         {"--sort", ArgumentSpec{"KEY", ArgumentKind::sort_key}},
         {"-p", kServer}},
        {},
-       Formats::text,
+       Formats::json,
        false,
        "Clients, again and again: share of time with work on the GPU, launches a second, share of time asleep until work has ended and such waits a "
-       "second, since the last look, and what ps shows, on the whole screen where ncurses is installed; -b or --batch: as text; -n: so often; "
+       "second, since the last look, and what ps shows, on the whole screen where ncurses is installed; -b or --batch: as text; --json: a line for "
+       "each look; -n: so "
+       "often; "
        "--interval: 2 s by default; --sort: by gpu (the default), launches, wait, "
        "in_flight, memory, age, pid or user; -p: of that server alone. On the screen q ends it, and g, l, w, i, m, a, p and u sort",
        true},
@@ -167,6 +169,7 @@ std::vector<CommandSpec> all_commands() {
   std::ranges::move(actions(), std::back_inserter(all));
   std::ranges::move(module_commands(), std::back_inserter(all));
   for (CommandSpec& command : all) {
+    if ((command.is_action || command.name == "hold") && !command.is_local) command.formats = Formats::json;
     if (command.formats == Formats::text) continue;
     command.options.push_back({"--json"});
     if (command.formats == Formats::table) command.options.push_back({"--csv", std::nullopt, false, "--json"});

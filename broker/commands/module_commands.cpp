@@ -34,7 +34,7 @@ std::vector<CommandSpec> client_commands() {
       {"client get",
        {},
        {pid, {"FIELD", ArgumentKind::client_field}},
-       Formats::text,
+       Formats::table,
        false,
        "One word about a client, a line for each of its devices. FIELD: pid, server, device, pci-id, linux-ns (of pids), maws-ns (its group), cmd, "
        "or of "
@@ -68,7 +68,7 @@ std::vector<CommandSpec> namespace_commands() {
       {"namespace get",
        {user},
        {name, {"FIELD", ArgumentKind::namespace_field}},
-       Formats::text,
+       Formats::table,
        false,
        "One word about a group. FIELD: active-thread-percentage, active-thread-percentage-request, pinned-memory-limit, pinned-memory-request, "
        "client-priority, own-executor (yes or "
@@ -158,7 +158,7 @@ std::vector<CommandSpec> server_commands() {
       {"server get",
        {},
        {kServer, {"FIELD", ArgumentKind::server_field}},
-       Formats::text,
+       Formats::table,
        false,
        "One word about a server. FIELD: server (its number), pid (of its process now), uid, device, status, clients (how many), and what each of "
        "them "

@@ -27,7 +27,7 @@ struct Cell {
 };
 
 struct Column {
-  const char* key;           // JSON's, and the heading of comma-separated values
+  std::string key;           // JSON's, and the heading of comma-separated values
   const char* heading = "";  // for a person; "": that one does not see it
   int width = 0;             // at least so many characters; 0: it is the last one
 };

@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "broker/commands/document.hpp"
 #include "broker/ctl/broker_client.hpp"
 #include "broker/ctl/client_rows.hpp"
 #include "broker/ctl/screen.hpp"
@@ -89,22 +90,22 @@ class Top {
  public:
   Top(const std::string& directory, const ParsedCommand& command)
       : directory_(directory),
+        command_(command),
         question_(command.has("-p") ? "ps --csv -p " + command.text("-p") : "ps --csv"),
         interval_(command.has("--interval") ? *parse_interval(command.text("--interval")) : kUsualInterval),
         key_(command.has("--sort") ? command.text("--sort") : std::string(kSortKeys.front())),
         left_(command.has("-n") ? std::optional(command.number("-n")) : std::nullopt) {}
 
+  // Of each look a page, or a line of JSON.
   TopEnd as_text() {
     const Signals signals;
     Signals::take();
     for (;;) {
       if (TopEnd end = look(); end.status != 0) return end;
-      const TopView view = view_of(rows_, directory_, time_of_day(), key_);
-      fmt::print("{}\n{}\n", view.title, view.headings);
-      for (const std::string& line : view.clients) fmt::print("{}\n", line);
+      fmt::print("{}", command_.format() == AnswerFormat::json ? line() : page());
       if (std::fflush(stdout) != 0) return {1, "what it shows cannot be written"};
       if (is_last()) return {};
-      fmt::print("\n");
+      if (command_.format() == AnswerFormat::text) fmt::print("\n");
       const Clock::time_point next = Clock::now() + interval_;
       while (end_signal == 0 && Clock::now() < next) (void)signals.wait_until(next, false);
       if (end_signal != 0) Signals::end_by(end_signal);
@@ -148,6 +149,17 @@ class Top {
     rows_ = std::move(*rows);
     return {};
   }
+  [[nodiscard]] std::string page() const {
+    const TopView view = view_of(rows_, directory_, time_of_day(), key_);
+    std::string text = fmt::format("{}\n{}\n", view.title, view.headings);
+    for (const std::string& client : view.clients) text += client + '\n';
+    return text;
+  }
+  [[nodiscard]] std::string line() const {
+    JsonWriter json = begin_document(command_);
+    write_rows(json.key("clients"), table_of(rows_, key_));
+    return end_document(json);
+  }
   bool is_last() { return left_ && --*left_ == 0; }
 
   void press(int key, const std::string& fault) {
@@ -169,6 +181,7 @@ class Top {
   }
 
   const std::string directory_;
+  const ParsedCommand command_;
   const std::string question_;
   const milliseconds interval_;
   std::string key_;
@@ -182,7 +195,8 @@ class Top {
 
 TopEnd run_top(const std::string& directory, const ParsedCommand& command) {
   Top top(directory, command);
-  return command.has("-b") || command.has("--batch") ? top.as_text() : top.on_screen();
+  const bool is_for_programs = command.format() == AnswerFormat::json;
+  return is_for_programs || command.has("-b") || command.has("--batch") ? top.as_text() : top.on_screen();
 }
 
 }  // namespace mpsshim::broker::ctl

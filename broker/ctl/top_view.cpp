@@ -59,6 +59,49 @@ TopView view_of(const ClientRows& rows, std::string_view directory, std::string_
   return view;
 }
 
+Table table_of(const ClientRows& rows, std::string_view key) {
+  Table table{{{"pid"},
+               {"session"},
+               {"server"},
+               {"device"},
+               {"uid"},
+               {"state"},
+               {"age_ms"},
+               {"active_thread_percentage"},
+               {"client_priority"},
+               {"memory_bytes"},
+               {"gpu_share"},
+               {"launches_per_second"},
+               {"wait_share"},
+               {"waits_per_second"},
+               {"in_flight"},
+               {"gpu_time_us"},
+               {"command"}},
+              {}};
+  const auto digits = [](const std::string& text) { return text.empty() ? Cell{nullptr} : Cell{Decimal{text}}; };
+  const auto rate = [](std::optional<double> value) { return value ? Cell{Decimal{fmt::format("{:.4f}", *value)}} : Cell{nullptr}; };
+  for (const ClientRow* row : sorted(rows, key)) {
+    table.rows.push_back({row->pid > 0 ? Cell{row->pid} : Cell{nullptr},
+                          {row->session},
+                          digits(row->server),
+                          digits(row->device),
+                          {row->uid},
+                          {row->state},
+                          {row->age_ms},
+                          digits(row->percentage),
+                          digits(row->priority),
+                          {row->memory_bytes},
+                          rate(row->gpu_share),
+                          rate(row->launches_per_second),
+                          rate(row->wait_share),
+                          rate(row->waits_per_second),
+                          {row->in_flight},
+                          row->gpu_time_us ? Cell{*row->gpu_time_us} : Cell{nullptr},
+                          {row->command}});
+  }
+  return table;
+}
+
 std::string_view cut_to(std::string_view text, std::size_t characters) {
   std::size_t end = 0;
   for (std::size_t seen = 0; end < text.size(); ++end) {

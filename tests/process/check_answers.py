@@ -79,11 +79,17 @@ def main():
     subprocess.run([MPSCTL, "--pipe-dir", PIPES, "namespace", "create", "training"], check=True)
     server = str(document("get_server_list")["servers"][0])
     arguments = {"get_server_status": [server], "get_client_list": [server], "get_default_device_pinned_mem_limit": ["0"],
-                 "get_device_pinned_mem_limit": [server, "0"], "get_active_thread_percentage": [server]}
+                 "get_device_pinned_mem_limit": [server, "0"], "get_active_thread_percentage": [server], "top": ["-n", "1"]}
+    clients = document("ps")["clients"]
+    fields = {"client get": [str(clients[0]["pid"]), "pinned-memory-limit"], "server get": [server, "active-thread-percentage"],
+              "namespace get": ["training", "client-priority"]}
+    for command, words in fields.items():
+        field = words[1].replace("-", "_") + ("_bytes" if "memory" in words[1] else "")
+        check_keys(command, document(command, *words), keys.pop(command) + [field])
     for command in keys:
         check_keys(command, document(command, *arguments.get(command, [])), keys[command])
-    assert len(keys) == 17, keys
-    clients = document("ps")["clients"]
+    assert len(keys) == 18, keys
+    assert document("namespace create", "inference") == {}
     assert len(clients) == 1 and NAME in clients[0]["command"], clients
     for command, rows in (("ps", "clients"), ("servers", "servers"), ("server list", "servers"), ("users", "users"), ("device_query", "devices"), ("namespace list", "namespaces"), ("client list", "clients"), ("device list", "devices")):
         check_table(command, rows, ("host", "device_bytes", "memory", "age", "gpu", "launches", "wait", "in_flight"))  # between two questions

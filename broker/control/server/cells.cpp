@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "proto/provision.hpp"
+
 namespace mpsshim::broker::control {
 
 std::string uuid_text(const proto::DeviceFacts& device) {
@@ -26,6 +28,8 @@ std::string size_text(std::uint64_t bytes) {
   if (bytes % (1ull << 30) == 0) return fmt::format("{}G", bytes >> 30);
   return bytes % (1ull << 20) == 0 ? fmt::format("{}M", bytes >> 20) : fmt::format("{}K", bytes >> 10);
 }
+
+Cell percent(std::uint32_t hundredths) { return {Decimal{proto::percentage_text(hundredths)}}; }
 
 std::string age_text(std::chrono::milliseconds age) {
   const auto seconds = age.count() / 1'000;

@@ -25,6 +25,10 @@ namespace mpsshim::broker::control {
 [[nodiscard]] Cell uuid(const proto::DriverFacts* facts, unsigned device);
 // "1G", "900M": as the manual writes limits, which has no word for none.
 [[nodiscard]] std::string size_text(std::uint64_t bytes);
+// Of a limit: shown as size_text() says it, nothing where there is none.
+[[nodiscard]] inline Cell size_limit(std::uint64_t bytes) { return {limit(bytes).value, size_text(bytes)}; }
+// "25.0", in hundredths of a percent.
+[[nodiscard]] Cell percent(std::uint32_t hundredths);
 // "7s", "4:05", "1:00:07", "12d 03:00": two or three figures of it.
 [[nodiscard]] std::string age_text(std::chrono::milliseconds age);
 

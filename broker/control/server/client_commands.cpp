@@ -84,25 +84,25 @@ Commands::Result Commands::list_clients(const ParsedCommand& command) const {
 
 // By itself, for scripts.
 Commands::Result Commands::get_client(const ParsedCommand& command) const {
-  std::string fault, text;
+  std::string fault;
   const std::string& field = command.text("FIELD");
+  Table whose{{{"pid"}, {"device"}}, {}};
+  std::vector<Cell> values;
   for (const std::uint64_t id : sessions_of(command, std::nullopt, fault)) {
     const ClientSession& session = *manager_.find(id);
-    std::string value;
-    if (field == "pid") value = fmt::format("{}", session.client.pid);
-    if (field == "server") value = session.executor != nullptr ? fmt::format("{}", session.executor->number().number()) : "-";
-    if (field == "device") value = fmt::format("{}", session.device);
-    if (field == "pci-id") value = manager_.facts() != nullptr ? manager_.facts()->device[session.device].pci_bus_id : "-";
-    if (field == "linux-ns") value = pid_namespace_of(session.client.pid);
-    if (field == "maws-ns") value = session.name_space.empty() ? Namespaces::kDefault : session.name_space;
-    if (field == "cmd") value = session.client.command;
-    if (field == "active-thread-percentage") value = proto::percentage_text(session.thread_percentage.value_or(proto::kWholePercentage));
-    if (field == "pinned-memory-limit") value = size_text(session.memory_limit_bytes.value_or(0));
-    if (field == "sm-partition") value = session.sm_partition != 0 ? proto::partition_text(session.sm_partition) : "-";
-    if (field == "client-priority") value = fmt::format("{}", session.client_priority.value_or(0));
-    text += printable(value) + '\n';
+    whose.rows.push_back({positive(session.client.pid), number(session.device)});
+    Cell& value = values.emplace_back();
+    if (field == "server") value = positive(session.executor != nullptr ? session.executor->number().number() : -1);
+    if (field == "pci-id" && manager_.facts() != nullptr) value = known(manager_.facts()->device[session.device].pci_bus_id);
+    if (field == "linux-ns") value = known(pid_namespace_of(session.client.pid));
+    if (field == "maws-ns") value = {session.name_space.empty() ? Namespaces::kDefault : session.name_space};
+    if (field == "cmd") value = {session.client.command};
+    if (field == "active-thread-percentage") value = percent(session.thread_percentage.value_or(proto::kWholePercentage));
+    if (field == "pinned-memory-limit") value = size_limit(session.memory_limit_bytes.value_or(0));
+    if (field == "sm-partition" && session.sm_partition != 0) value = {proto::partition_text(session.sm_partition)};
+    if (field == "client-priority") value = number(session.client_priority.value_or(0));
   }
-  return {fault.empty(), fault.empty() ? text : fault};
+  return fault.empty() ? answer_field(command, "clients", std::move(whose), values) : Result{false, fault};
 }
 
 Commands::Result Commands::list_devices(const ParsedCommand& command) const {
@@ -134,21 +134,24 @@ Commands::Result Commands::list_devices(const ParsedCommand& command) const {
 }
 
 Commands::Result Commands::get_server(const ParsedCommand& command) const {
-  std::string fault, value;
+  std::string fault;
   const ManagedExecutor* const executor = server(command, "PID", fault);
   if (!fault.empty()) return {false, fault};
   const std::string& field = command.text("FIELD");
-  if (field == "server") value = fmt::format("{}", executor->number().number());
-  if (field == "pid") value = executor->pid() > 0 ? fmt::format("{}", executor->pid()) : "-";
-  if (field == "uid") value = fmt::format("{}", executor->log_user());
-  if (field == "device") value = fmt::format("{}", executor->device());
-  if (field == "status") value = state_name(executor->state());
+  Cell value;
+  if (field == "pid") value = positive(executor->pid());
+  if (field == "uid") value = number(executor->log_user());
+  if (field == "device") value = number(executor->device());
+  if (field == "status") value = {state_name(executor->state())};
   if (field == "clients") {
-    value = fmt::format("{}", std::ranges::count_if(manager_.sessions(), [&](const auto& entry) { return entry.second.executor == executor; }));
+    const auto is_its = [executor](const auto& entry) { return entry.second.executor == executor; };
+    value = number(static_cast<std::uint64_t>(std::ranges::count_if(manager_.sessions(), is_its)));
   }
-  if (field == "active-thread-percentage") value = proto::percentage_text(manager_.thread_percentages().of_server(executor->id()));
-  if (field == "pinned-memory-limit") value = size_text(manager_.memory_limits().of_server(executor->id(), executor->device()));
-  return {true, printable(value) + '\n'};
+  if (field == "active-thread-percentage") value = percent(manager_.thread_percentages().of_server(executor->id()));
+  if (field == "pinned-memory-limit") value = size_limit(manager_.memory_limits().of_server(executor->id(), executor->device()));
+  Table whose{{{"server"}}, {}};
+  whose.rows.push_back({positive(executor->number().number())});
+  return answer_field(command, "servers", std::move(whose), {value});
 }
 
 // Nothing is set where anything of it cannot be.

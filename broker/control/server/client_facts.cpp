@@ -37,7 +37,7 @@ Cell counted_time(const ClientFacts& client, Count nanoseconds) {
 // Nothing before it was opened, and of one in a static partition. A library of an older release may have asked for 0, which is all.
 Cell percentage(const ClientSession& session) {
   if (!session.thread_percentage || session.sm_partition != 0) return {nullptr};
-  return {Decimal{proto::percentage_text(*session.thread_percentage != 0 ? *session.thread_percentage : proto::kWholePercentage)}};
+  return percent(*session.thread_percentage != 0 ? *session.thread_percentage : proto::kWholePercentage);
 }
 
 std::vector<Column> columns(bool is_long) {

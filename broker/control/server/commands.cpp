@@ -31,8 +31,16 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   const auto parsed = parse_command(line);
   if (const auto* fault = std::get_if<std::string>(&parsed)) return answer(failure(*fault));
   const auto& command = std::get<ParsedCommand>(parsed);
+  if (command.spec().is_local) return answer(failure(fmt::format("{} is a command of mpsctl's own, which no broker obeys", command.name())));
+  if (command.name() == "help") return answer({true, commands_help(kHelpWidth)});
+  if (!command.spec().is_action && command.name() != "hold") return answer(ask(command));
+  if (command.format() == AnswerFormat::text) return act(command, answer, asker);
+  act(
+      command, [command, answer = std::move(answer)](const Result& result) { answer(in_form(command, result)); }, asker);
+}
+
+void Commands::act(const ParsedCommand& command, const Answer& answer, pid_t asker) const {
   const std::string_view name = command.name();
-  if (command.spec().is_local) return answer(failure(fmt::format("{} is a command of mpsctl's own, which no broker obeys", name)));
   if (name == "restart") return restart(command, answer);
   if (name == "terminate_client") return terminate_client(command, answer);
   if (name == "start_server") return answer(start_server(static_cast<uid_t>(command.number("-uid"))));
@@ -43,13 +51,12 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "client terminate") return terminate_anywhere(command, answer);
   if (name == "namespace create" || name == "namespace delete") return answer(change_namespace(command));
   if (name == "namespace set") return set_namespace(command, answer);
-  if (command.spec().is_action && (name.starts_with("sm_partition") || name.starts_with("sm-partition"))) return answer(change_partitions(command));
+  if (name.starts_with("sm_partition") || name.starts_with("sm-partition")) return answer(change_partitions(command));
   if (name == "hold") return answer(hold(command, asker));
-  if (name == "help") return answer({true, commands_help(kHelpWidth)});
-  if (name == "set_default_device_pinned_mem_limit" || name == "set_device_pinned_mem_limit") return answer(set_memory_limit(command));
-  if (name == "set_default_active_thread_percentage" || name == "set_active_thread_percentage") return answer(set_thread_percentage(command));
+  if (name.ends_with("device_pinned_mem_limit")) return answer(set_memory_limit(command));
+  if (name.ends_with("active_thread_percentage")) return answer(set_thread_percentage(command));
   if (name == "set_default_client_priority") return answer(set_client_priority(command));
-  answer(ask(command));
+  answer(failure(fmt::format("{} is not obeyed", name)));  // of the table and not here: a mistake of ours, which a test looks for
 }
 
 const ManagedExecutor* Commands::server(const ParsedCommand& command, std::string_view name, std::string& fault) const {

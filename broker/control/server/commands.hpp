@@ -43,6 +43,7 @@ class Commands {
   [[nodiscard]] static bool is_action(const std::string& line);
 
  private:
+  void act(const ParsedCommand& command, const Answer& answer, pid_t asker) const;  // of the others
   [[nodiscard]] Result ask(const ParsedCommand& command) const;  // of the questions
   [[nodiscard]] Result ps(const ParsedCommand& command) const;   // client_facts.cpp
   [[nodiscard]] Result get_server_list(const ParsedCommand& command) const;
@@ -93,6 +94,10 @@ class Commands {
 
   // `key`: of the rows in JSON.
   [[nodiscard]] static Result answer_with(const ParsedCommand& command, std::string_view key, const Table& table);
+  // FIELD of each row of `whose`, which has columns without headings that say whose it is: the word alone as text.
+  [[nodiscard]] static Result answer_field(const ParsedCommand& command, std::string_view key, Table whose, const std::vector<Cell>& values);
+  // What an action answers in the form that it is asked for.
+  [[nodiscard]] static Result in_form(const ParsedCommand& command, const Result& result);
   // The one that argument `name` of the command names, or what is to be answered where there is none. nullptr and no fault: it names none.
   [[nodiscard]] const ManagedExecutor* server(const ParsedCommand& command, std::string_view name, std::string& fault) const;
   [[nodiscard]] std::optional<unsigned> device(const ParsedCommand& command, std::string& fault, std::string_view name = "DEVICE") const;

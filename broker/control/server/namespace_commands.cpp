@@ -78,15 +78,14 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
       held.push_back(manager_.namespace_held(of, device));
       shown += fmt::format("{}{}", device == 0 ? "" : "+", held.back() >> 20);
     }
-    const std::uint32_t percentage = of.thread_percentage != 0 ? of.thread_percentage : proto::kWholePercentage;
     table.rows.push_back({{key.second},
                           number(key.first == kHome ? geteuid() : key.first),
                           number(members_of(manager_, &of).size()),
                           {held, shown},
                           of.memory_request_bytes != 0 ? mib(of.memory_request_bytes) : Cell{nullptr},
                           of.memory_limit_bytes != 0 ? mib(of.memory_limit_bytes) : Cell{nullptr},
-                          {Decimal{proto::percentage_text(percentage)}},
-                          of.thread_percentage_request != 0 ? Cell{Decimal{proto::percentage_text(of.thread_percentage_request)}} : Cell{nullptr},
+                          percent(of.thread_percentage != 0 ? of.thread_percentage : proto::kWholePercentage),
+                          of.thread_percentage_request != 0 ? percent(of.thread_percentage_request) : Cell{nullptr},
                           of.client_priority ? number(*of.client_priority) : Cell{nullptr},
                           {std::uint64_t{of.has_own_executor ? 1u : 0u}, of.has_own_executor ? "own" : "shared"}});
   }
@@ -98,18 +97,19 @@ Commands::Result Commands::get_namespace(const ParsedCommand& command) const {
   const Namespace* const found = manager_.namespaces().find(key);
   if (found == nullptr) return {false, no_such(key.second)};
   const std::string& field = command.text("FIELD");
-  std::string value;
-  if (field == "uid") value = fmt::format("{}", key.first == kHome ? geteuid() : key.first);
-  if (field == "clients") value = fmt::format("{}", members_of(manager_, found).size());
-  if (field == "active-thread-percentage")
-    value = proto::percentage_text(found->thread_percentage != 0 ? found->thread_percentage : proto::kWholePercentage);
-  if (field == "active-thread-percentage-request")
-    value = found->thread_percentage_request != 0 ? proto::percentage_text(found->thread_percentage_request) : "none";
-  if (field == "pinned-memory-limit") value = size_text(found->memory_limit_bytes);
-  if (field == "pinned-memory-request") value = found->memory_request_bytes != 0 ? size_text(found->memory_request_bytes) : "none";
-  if (field == "client-priority") value = found->client_priority ? fmt::format("{}", *found->client_priority) : "-";
-  if (field == "own-executor") value = found->has_own_executor ? "yes" : "no";
-  return {true, value + '\n'};
+  Cell value;
+  if (field == "clients") value = number(members_of(manager_, found).size());
+  if (field == "active-thread-percentage") value = percent(found->thread_percentage != 0 ? found->thread_percentage : proto::kWholePercentage);
+  if (field == "active-thread-percentage-request") {
+    value = found->thread_percentage_request != 0 ? percent(found->thread_percentage_request) : Cell{nullptr, "none"};
+  }
+  if (field == "pinned-memory-limit") value = size_limit(found->memory_limit_bytes);
+  if (field == "pinned-memory-request") value = found->memory_request_bytes != 0 ? size_limit(found->memory_request_bytes) : Cell{nullptr, "none"};
+  if (field == "client-priority" && found->client_priority) value = number(*found->client_priority);
+  if (field == "own-executor") value = {std::uint64_t{found->has_own_executor ? 1U : 0U}, found->has_own_executor ? "yes" : "no"};
+  Table whose{{{"name"}, {"uid"}}, {}};
+  whose.rows.push_back({{key.second}, number(key.first == kHome ? geteuid() : key.first)});
+  return answer_field(command, "namespaces", std::move(whose), {value});
 }
 
 Commands::Result Commands::change_namespace(const ParsedCommand& command) const {

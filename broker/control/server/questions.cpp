@@ -12,7 +12,7 @@
 #include <cuda.h>
 #include <fmt/format.h>
 
-#include "broker/commands/json_writer.hpp"
+#include "broker/commands/document.hpp"
 #include "broker/commands/table.hpp"
 #include "broker/control/server/cells.hpp"
 #include "broker/control/server/commands.hpp"
@@ -21,9 +21,6 @@
 namespace mpsshim::broker::control {
 
 namespace {
-
-// Of every document, with the command's name (docs/service.md, "JSON"). It grows when a key goes away or means something else.
-constexpr unsigned kSchemaVersion = 1;
 
 std::string of_limit(const std::string& held, std::uint64_t limit) { return fmt::format("{}/{}", held, limit); }
 
@@ -34,15 +31,7 @@ Cell attribute(const proto::DeviceFacts& device, CUdevice_attribute name) {
 
 Cell text_of(const char* begin, std::size_t most) { return {std::string(begin, strnlen(begin, most))}; }
 
-JsonWriter document(const ParsedCommand& command) {
-  JsonWriter json;
-  std::string name(command.name());
-  std::ranges::replace(name, ' ', '_');
-  json.begin_object().member("schema", fmt::format("mpsshim.{}", name)).member("version", kSchemaVersion);
-  return json;
-}
-
-Commands::Result finished(JsonWriter& json) { return {true, json.end_object().text() + '\n'}; }
+Commands::Result finished(JsonWriter& json) { return {true, end_document(json)}; }
 
 std::string lines_of(const std::vector<pid_t>& pids) {
   std::string text;
@@ -99,8 +88,30 @@ Commands::Result Commands::answer_with(const ParsedCommand& command, std::string
     case AnswerFormat::csv_without_header: return {true, comma_separated(table, false)};
     case AnswerFormat::json: break;
   }
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   write_rows(json.key(key), table);
+  return finished(json);
+}
+
+Commands::Result Commands::answer_field(const ParsedCommand& command, std::string_view key, Table whose, const std::vector<Cell>& values) {
+  std::string name = command.text("FIELD");
+  if (name.starts_with("pinned-memory-")) name += "-bytes";
+  std::ranges::replace(name, '-', '_');
+  const auto has = [&name](const Column& column) { return column.key == name; };
+  if (const auto column = std::ranges::find_if(whose.columns, has); column != whose.columns.end()) {
+    column->heading = "FIELD";
+  } else {
+    whose.columns.push_back({name, "FIELD"});
+    for (std::size_t i = 0; i < values.size(); ++i) whose.rows[i].push_back(values[i]);
+  }
+  const bool is_text = command.format() == AnswerFormat::text || command.format() == AnswerFormat::text_without_header;
+  return is_text ? Result{true, columns_of(whose, false)} : answer_with(command, key, whose);
+}
+
+Commands::Result Commands::in_form(const ParsedCommand& command, const Result& result) {
+  if (!result.ok) return result;
+  JsonWriter json = begin_document(command);
+  if (!result.text.empty()) json.member("answer", std::string_view(result.text).substr(0, result.text.find('\n')));
   return finished(json);
 }
 
@@ -207,7 +218,7 @@ Commands::Result Commands::get_server_list(const ParsedCommand& command) const {
     if (executor->number().number() > 0 && !executor->is_quitting()) numbers.push_back(executor->number().number());
   }
   if (command.format() == AnswerFormat::text) return {true, lines_of(numbers)};
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   write_pids(json, "servers", numbers);
   return finished(json);
 }
@@ -218,7 +229,7 @@ Commands::Result Commands::get_server_status(const ParsedCommand& command) const
   if (executor == nullptr) return {false, fault};
   const char* const status = state_name(executor->state());
   if (command.format() == AnswerFormat::text) return {true, fmt::format("{}\n", status)};
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   json.member("server", executor->number().number()).member("status", status);
   return finished(json);
 }
@@ -229,7 +240,7 @@ Commands::Result Commands::get_client_list(const ParsedCommand& command) const {
   if (executor == nullptr) return {false, fault};
   const std::vector<pid_t> clients = clients_of(manager_, executor, std::nullopt);
   if (command.format() == AnswerFormat::text) return {true, lines_of(clients)};
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   write_pids(json.member("server", executor->number().number()), "clients", clients);
   return finished(json);
 }
@@ -241,7 +252,7 @@ Commands::Result Commands::get_device_client_list(const ParsedCommand& command) 
   const proto::DriverFacts* const facts = manager_.facts();
   if (facts == nullptr) return {false, "no server is ready: its devices are not known yet"};
   std::string text;
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   json.key("devices").begin_array();
   for (unsigned device = 0; device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
     const std::vector<pid_t> clients = clients_of(manager_, only, device);
@@ -263,7 +274,7 @@ Commands::Result Commands::get_memory_limit(const ParsedCommand& command) const 
   const MemoryLimits& limits = manager_.memory_limits();
   const std::uint64_t bytes = executor == nullptr ? limits.default_of(*of_device) : limits.of_server(executor->id(), *of_device);
   if (command.format() == AnswerFormat::text) return {true, size_text(bytes) + '\n'};
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   if (executor != nullptr) json.member("server", executor->number().number());
   json.member("device", *of_device).member("uuid", uuid_text(manager_.facts()->device[*of_device]));
   json.member("limit_bytes", bytes == 0 ? std::nullopt : std::optional(bytes));
@@ -273,7 +284,7 @@ Commands::Result Commands::get_memory_limit(const ParsedCommand& command) const 
 Commands::Result Commands::get_client_priority(const ParsedCommand& command) const {
   const std::uint32_t priority = manager_.default_client_priority();
   if (command.format() == AnswerFormat::text) return {true, fmt::format("{}\n", priority)};
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   json.member("priority", priority);
   return finished(json);
 }
@@ -285,7 +296,7 @@ Commands::Result Commands::get_thread_percentage(const ParsedCommand& command) c
   const ThreadPercentages& percentages = manager_.thread_percentages();
   const std::string text = proto::percentage_text(executor == nullptr ? percentages.default_value() : percentages.of_server(executor->id()));
   if (command.format() == AnswerFormat::text) return {true, text + '\n'};
-  JsonWriter json = document(command);
+  JsonWriter json = begin_document(command);
   if (executor != nullptr) json.member("server", executor->number().number());
   json.key("percentage").number(text);
   return finished(json);
