@@ -5,6 +5,7 @@
 
 #include "broker/control/executors/driver_choice.hpp"
 #include "broker/journal.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker {
 
@@ -147,6 +148,9 @@ void describe_users(CommandLine& line, Arguments& arguments) {
   line.option("--client-host-mib", &arguments.client_host_mib,
               "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory");
   line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
+  line.option("--client-priorities", &arguments.client_priorities,
+              "Priorities that clients may have (set_default_client_priority, CUDA_MPS_CLIENT_PRIORITY): 0, normal, to one less than this",
+              CommandLine::Range{2u, proto::kMostClientPriorities});
   line.option("--user-sessions", &arguments.user_sessions,
               "Clients of one user at a time, counted as --max-clients counts them; 0: half of --max-clients with --multiuser-server, else all");
   line.option(
@@ -309,6 +313,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   if (const char* text = std::getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")) limits.memory_limit_text = text;
   if (const char* text = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")) limits.thread_percentage_text = text;
   if (const char* text = std::getenv("CUDA_MPS_CLIENT_PRIORITY")) limits.client_priority_text = text;
+  limits.client_priorities = arguments.client_priorities;
   limits.serves_all_users = arguments.all_users;
   limits.has_static_partitions = arguments.static_partitioning;
   limits.spreads_newcomers = arguments.spread;

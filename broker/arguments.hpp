@@ -75,6 +75,7 @@ struct Arguments {
   bool spread = false;
   std::uint64_t client_host_mib = 0;
   std::uint64_t host_mib = 0;
+  unsigned client_priorities = 2;
   std::uint64_t user_sessions = 0;
   std::uint64_t user_connections = 0;
   std::uint64_t user_host_mib = 0;

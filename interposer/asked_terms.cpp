@@ -77,7 +77,8 @@ CUresult ask_provision(Connection& connection) {
       !percentage_told.exchange(true, std::memory_order_relaxed)) {
     log_line("%s is set and without effect: CUDA 12.4 is the first driver that can enforce it.", variable_name(Variable::thread_percentage));
   }
-  const auto priority = asked_by(Variable::client_priority, proto::parse_client_priority, "priority (0: normal, 1: below normal)", priority_told);
+  const auto priority = asked_by(Variable::client_priority, proto::parse_client_priority,
+                                 "priority (0: normal, 1: below normal; 2 and 3 where the broker has them)", priority_told);
   question.client_priority = priority ? *priority + 1 : 0;
   static std::atomic<bool> group_told{false};
   const auto group = asked_by(Variable::group, proto::parse_group, "group (lowercase letters, digits and underscores, 64 at most)", group_told);

@@ -169,7 +169,7 @@ FoundBroker find_broker(const std::vector<std::string>& directories, bool is_nam
     const int error = errno;
     if (answers && (is_named || is_trusted(*connection))) return {connection, std::move(path), 0};
     // A place for the whole machine may have any user's broker, which is nothing to this one.
-    const bool is_own = is_named || directory != proto::kCompatiblePipeDirectory;
+    const bool is_own = is_named || (directory != proto::kCompatiblePipeDirectory && directory != proto::kCompatibleRunDirectory);
     const bool is_news = found.path.empty() || (is_own && (answers || error == EACCES) && found.error == ENOENT);
     if (is_news) found = {nullptr, std::move(path), answers ? EACCES : error, answers ? connection->peer_uid() : static_cast<uid_t>(-1)};
     delete connection;

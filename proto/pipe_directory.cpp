@@ -25,6 +25,7 @@ std::vector<std::string> directories_to_search(const PipeDirectoryHints& hints) 
   add(of_user(hints.user));
   add(kSystemPipeDirectory);
   add(kCompatiblePipeDirectory);
+  add(kCompatibleRunDirectory);
   return found;
 }
 

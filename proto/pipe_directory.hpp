@@ -4,7 +4,7 @@
 //   named        --pipe-dir, or $CUDA_MPS_PIPE_DIRECTORY: that one alone
 //   of the user  $XDG_RUNTIME_DIR/mpsshim, /run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>
 //   of root      /run/mpsshim, for all users of the machine
-//   compatible   /tmp/nvidia-mps, where a broker listens that was started by NVIDIA's name
+//   compatible   /tmp/nvidia-mps, where a broker listens that was started by NVIDIA's name, and /run/nvidia-mps, the default of its version 3
 //
 // A program takes the first in which a broker of its own user or of root answers, where none is named. A broker that is started makes the one that
 // is named, else its user's first, root's /run/mpsshim.
@@ -21,6 +21,7 @@ namespace mpsshim::proto {
 
 inline constexpr char kSystemPipeDirectory[] = "/run/mpsshim";
 inline constexpr char kCompatiblePipeDirectory[] = "/tmp/nvidia-mps";
+inline constexpr char kCompatibleRunDirectory[] = "/run/nvidia-mps";
 
 struct PipeDirectoryHints {
   std::string_view named;    // empty: none is

@@ -42,8 +42,8 @@ std::optional<std::vector<std::uint32_t>> parse_percentages(std::string_view tex
 }
 
 std::optional<std::uint32_t> parse_client_priority(std::string_view text) {
-  if (text == "0") return 0;
-  return text == "1" ? std::optional<std::uint32_t>(1) : std::nullopt;
+  if (text.size() != 1 || text[0] < '0' || text[0] >= static_cast<char>('0' + kMostClientPriorities)) return std::nullopt;
+  return static_cast<std::uint32_t>(text[0] - '0');
 }
 
 std::optional<std::string> parse_group(std::string_view text) {

@@ -27,7 +27,9 @@ inline constexpr std::uint32_t kWholePercentage = 10'000;
 // "25.0", "12.25"
 [[nodiscard]] std::string percentage_text(std::uint32_t percentage);
 
-// CUDA_MPS_CLIENT_PRIORITY and set_default_client_priority: 0 is normal, 1 below normal. nullopt: it is none.
+// CUDA_MPS_CLIENT_PRIORITY and set_default_client_priority: 0 is normal, each higher one below the one before. So many there are at most; a broker
+// has two, unless it is told to have more (mpsbroker --client-priorities). nullopt: it is none.
+inline constexpr unsigned kMostClientPriorities = 4;
 [[nodiscard]] std::optional<std::uint32_t> parse_client_priority(std::string_view text);
 
 // A group of clients, as MPSSHIM_GROUP and the commands of namespaces name it: lowercase letters, digits and underscores, 64 at most. "default" is

@@ -111,7 +111,8 @@ std::vector<CommandSpec> actions() {
        true,
        "How urgent the work of clients is that come from now on and ask for no priority themselves. PRIORITY: 0 (normal; also where it is left out) "
        "or 1 (below normal: their "
-       "streams all have the device's least priority, and the others' come before them)"},
+       "streams all have the device's least priority, and the others' come before them); with mpsbroker --client-priorities more, each below the "
+       "one before"},
       {"start_server",
        {{"-uid", ArgumentSpec{"UID", ArgumentKind::user}, true}},
        {},

@@ -38,7 +38,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::user: return Range{0, std::numeric_limits<uid_t>::max() - 1ull};  // the last one is nobody's
     case ArgumentKind::seconds: return Range{0, kMostSeconds};
     case ArgumentKind::count: return Range{1, kMostCount};
-    case ArgumentKind::client_priority: return Range{0, 1};  // normal, below normal
+    case ArgumentKind::client_priority: return Range{0, proto::kMostClientPriorities - 1};
     case ArgumentKind::device:
     case ArgumentKind::size:
     case ArgumentKind::size_or_none:

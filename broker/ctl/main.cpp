@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
   CommandLine line("mpsctl: commands for a running mpsbroker; without a command, one a line from standard input");
   line.option("--pipe-dir", &pipe_dir,
               "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY; else where a broker answers, of $XDG_RUNTIME_DIR/mpsshim, "
-              "/run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps)");
+              "/run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps, /run/nvidia-mps)");
   line.flag("--json", is_json, "As behind each command: it answers as a document of JSON, in one line");
   line.option("--format", &format, "The same for any form: text, json, csv, or csv,noheader");
   line.flag("-q,--quit", is_to_quit, "As the command quit, in place of a command");

@@ -43,7 +43,8 @@ constexpr OptionText kOptions[] = {
     {"--driver", "D", "The driver for a broker that is started here (auto, cuda, cpu or a path; default auto; MPSRUN_DRIVER sets another default)"},
     {"--pipe-dir", "DIR",
      "Where the broker listens (default: $CUDA_MPS_PIPE_DIRECTORY; else where one answers, of $XDG_RUNTIME_DIR/mpsshim, /run/user/<uid>/mpsshim, "
-     "/tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps; one is started in the user's first, root's is /run/mpsshim). In a Slurm job the job's own "
+     "/tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps, /run/nvidia-mps; one is started in the user's first, root's is /run/mpsshim). In a Slurm "
+     "job the job's own "
      "come "
      "first, and a step starts one of its own"},
     {"--job", "",

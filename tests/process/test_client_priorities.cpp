@@ -51,11 +51,11 @@ TEST_CASE("the broker's environment is the default, a command changes it, and it
 
 TEST_CASE("what is wrong in the variable of a priority is told, and left out") {
   BrokerOptions options;
-  options.environment = {{kVariable, "2"}};
+  options.environment = {{kVariable, "4"}};
   const BrokerFixture broker(options);
-  CHECK(broker.log().find("CUDA_MPS_CLIENT_PRIORITY: \"2\" is no priority (0: normal, 1: below normal)") != std::string::npos);
+  CHECK(broker.log().find("CUDA_MPS_CLIENT_PRIORITY: \"4\" is no priority (0: normal, to 1)") != std::string::npos);
   CHECK(of_default(broker) == "0\n");
-  for (const char* wrong : {"2", "-1", "low"}) {
+  for (const char* wrong : {"4", "-1", "low"}) {
     INFO(wrong);
     Client client = start(broker, {{kVariable, wrong}});
     const std::string errors = client.program().errors();
@@ -64,6 +64,36 @@ TEST_CASE("what is wrong in the variable of a priority is told, and left out") {
     CHECK(errors.find(told) != std::string::npos);
     CHECK(std::ranges::count(errors, '\n') == 1);
   }
+}
+
+TEST_CASE("with more priorities of clients each is set and told, and without them the lowest that there is is had") {
+  {
+    BrokerOptions options;
+    options.arguments = {"--client-priorities", "4"};
+    options.environment = {{kVariable, "3"}};
+    const BrokerFixture broker(options);
+    CHECK(of_default(broker) == "3\n");
+    Client third = start(broker);
+    Client second = start(broker, {{kVariable, "2"}});
+    Client normal = start(broker, {{kVariable, "0"}});
+    REQUIRE(broker.ctl({"client", "set", std::to_string(normal.program().pid()), "--client-priority", "1"}).ok());
+    for (Client* client : {&third, &second, &normal}) {
+      for (const char* kind : {"null", "urgent", "chain", "graph"}) CHECK(client->ask(std::string("where ") + kind).starts_with("ok 0 "));
+      CHECK(client->program().errors().empty());
+    }
+    REQUIRE(broker.ctl({"restart"}).ok());
+    CHECK(of_default(broker) == "3\n");
+    CHECK(broker.ctl({"client", "get", std::to_string(second.program().pid()), "client-priority"}).output == "2\n");
+    CHECK(broker.ctl({"client", "get", std::to_string(normal.program().pid()), "client-priority"}).output == "1\n");
+  }
+  const BrokerFixture broker;
+  Client client = start(broker, {{kVariable, "3"}});
+  CHECK(client.ask("where chain").starts_with("ok 0 "));
+  CHECK(broker.ctl({"client", "get", std::to_string(client.program().pid()), "client-priority"}).output == "1\n");
+  CHECK(broker.log().find("asks for priority 3 of clients; there are 0 to 1 (--client-priorities), and it has 1.") != std::string::npos);
+  const Outcome refused = broker.ctl({"set_default_client_priority", "2"});
+  CHECK(refused.exit_code == 1);
+  CHECK(refused.errors == "mpsctl: there are priorities 0 to 1 of clients, and no 2: see mpsbroker --client-priorities\n");
 }
 
 TEST_CASE("beside each other a client below normal gets less of a full GPU than a normal one") {

@@ -31,7 +31,7 @@ says 'Debian 12' $'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY
     "$nvidia/debian12/x86_64/cuda-keyring_1.1-1_all.deb" 'cuda-nvcc-13-0 cuda-cudart-dev-13-0 cuda-driver-dev-13-0' '!too old' '!dnf'
 says 'Ubuntu 24.04' $'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nUBUNTU_CODENAME=noble' \
     'apt-get update' "$nvidia/ubuntu2404/x86_64/" '!slurm' '!mpi'
-launchers=yes says 'Ubuntu 24.04 with launchers' $'ID=ubuntu\nVERSION_ID="24.04"' 'openmpi-bin mpich munge slurm-client slurmctld slurmd'
+launchers=yes says 'Ubuntu 24.04 with launchers' $'ID=ubuntu\nVERSION_ID="24.04"' 'openmpi-bin mpich munge slurm-client slurmctld slurmd podman runc'
 if MPSSHIM_OS_RELEASE=/dev/null "$scripts/setup" --commands --launchers >"$work/said" 2>&1 || ! grep -q 'for Debian and its kin' "$work/said"; then
     printf 'launchers elsewhere: %s\n' "$(cat "$work/said")" >&2
     failed=1

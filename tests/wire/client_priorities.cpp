@@ -72,6 +72,50 @@ TEST_CASE("while a client below normal is there its streams have the least prior
   CHECK(f.priority(normal, most_urgent) == kGreatest);
 }
 
+TEST_CASE("each rank below normal that has clients comes before the next one that has") {
+  Fixture f;
+  f.executor.parts->ranks.set_range(0, -5);
+  Fixture::Side normal(f.executor, 1, 0);
+  const proto::StreamId urgent = f.add_stream(normal, 1, -2);
+  Fixture::Side first(f.executor, 2, 1);
+  CHECK(f.priority(normal) == -1);
+  CHECK(f.priority(first) == 0);
+  {
+    Fixture::Side third(f.executor, 3, 3);
+    CHECK(f.priority(third, f.add_stream(third, 1, -5)) == 0);
+    CHECK(f.priority(first) == -1);
+    CHECK(f.priority(normal) == -2);
+    CHECK(f.priority(normal, urgent) == -4);
+    {
+      Fixture::Side second(f.executor, 4, 2);
+      CHECK(f.priority(third) == 0);
+      CHECK(f.priority(second) == -1);
+      CHECK(f.priority(first) == -2);
+      CHECK(f.priority(normal) == -3);
+      CHECK(f.priority(normal, urgent) == -5);
+    }
+    CHECK(f.priority(first) == -1);
+    first.client.session().provision({.session = 2, .client_priority = 3}, [](CUresult, std::uint32_t) {});
+    CHECK(f.priority(first) == 0);
+    CHECK(f.priority(third) == 0);
+    CHECK(f.priority(normal) == -1);
+    first.client.session().provision({.session = 2, .client_priority = 2}, [](CUresult, std::uint32_t) {});
+    CHECK(f.priority(first) == -1);
+    CHECK(f.priority(normal) == -2);
+  }
+  CHECK(f.priority(first) == 0);
+  CHECK(f.priority(normal) == -1);
+}
+
+TEST_CASE("a device with few priorities has the highest ranks alike") {
+  Fixture f;
+  f.executor.parts->ranks.set_range(0, -1);
+  Fixture::Side normal(f.executor, 1, 0), first(f.executor, 2, 1), second(f.executor, 3, 2);
+  CHECK(f.priority(second) == 0);
+  CHECK(f.priority(first) == -1);
+  CHECK(f.priority(normal) == -1);
+}
+
 TEST_CASE("a stream at work gets its priority once it is idle") {
   Fixture f;
   Fixture::Side normal(f.executor, 1, 0);

@@ -22,7 +22,7 @@ namespace mpsshim::broker::control {
 struct ClientChange {
   std::optional<std::uint64_t> memory_limit_bytes;  // 0: none
   std::optional<std::uint32_t> thread_percentage;   // in hundredths of a percent (proto/provision.hpp)
-  std::optional<std::uint32_t> client_priority;     // 0: normal, 1: below normal
+  std::optional<std::uint32_t> client_priority;     // 0: normal; the higher the less
 };
 
 struct ChangeResult {

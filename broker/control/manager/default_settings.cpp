@@ -100,10 +100,12 @@ void SessionManager::take_default_provision() {
   if (!percentage && !percentage_text.empty())
     log_warning("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {} is no percentage (above 0, to 100): it is left out.", as_quoted(percentage_text));
   const std::string& priority_text = limits_.client_priority_text;
-  const auto priority = proto::parse_client_priority(priority_text);
+  const std::optional<std::uint32_t> asked = proto::parse_client_priority(priority_text);
+  const std::optional<std::uint32_t> priority = asked && *asked < limits_.client_priorities ? asked : std::nullopt;
   if (priority) default_client_priority_ = *priority;
   if (!priority && !priority_text.empty())
-    log_warning("CUDA_MPS_CLIENT_PRIORITY: {} is no priority (0: normal, 1: below normal): it is left out.", as_quoted(priority_text));
+    log_warning("CUDA_MPS_CLIENT_PRIORITY: {} is no priority (0: normal, to {}): it is left out.", as_quoted(priority_text),
+                limits_.client_priorities - 1);
 }
 
 std::uint64_t SessionManager::namespace_held(const Namespace& of, unsigned device) const {

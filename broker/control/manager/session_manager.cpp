@@ -84,7 +84,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                       const Namespace* const of = namespace_of(session);
                       const std::uint32_t otherwise =
                           of != nullptr ? of->client_priority.value_or(default_client_priority_) : default_client_priority_;
-                      return session.asked_client_priority.value_or(otherwise);
+                      return std::min(session.asked_client_priority.value_or(otherwise), limits_.client_priorities - 1);
                     },
                 .terms = [this](const ClientSession& session) { return terms_of(session); },
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),

@@ -16,8 +16,13 @@ namespace mpsshim::broker::control {
 // A number that is out of range asks for nothing: libraries of this project read the variables, and leave out what is wrong in them.
 void ClientConnection::on(const proto::ProvisionAsk& request) {
   const bool can_be_enforced = manager_.facts() != nullptr && manager_.facts()->driver_version >= proto::kFirstDriverWithShares;
+  const std::uint32_t priorities = manager_.limits().client_priorities;
   asked_.thread_percentage = can_be_enforced && request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
-  asked_.client_priority = request.client_priority <= 2 ? request.client_priority : 0;
+  asked_.client_priority = std::min(request.client_priority, priorities);
+  if (request.client_priority > priorities) {
+    complain("pid {} ({}) asks for priority {} of clients; there are 0 to {} (--client-priorities), and it has {}.", client_.pid, client_.command,
+             request.client_priority - 1, priorities - 1, priorities - 1);
+  }
   const std::string group = proto::parse_group(request.group).value_or("");
   const bool is_parted = manager_.limits().has_static_partitions;
   const bool has_group = !group.empty() && group != Namespaces::kDefault;

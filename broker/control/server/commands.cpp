@@ -112,6 +112,8 @@ std::string Commands::fault_of_percentage(std::uint32_t percentage) const {
 }
 
 std::string Commands::fault_of_priority(std::uint32_t priority) const {
+  const std::uint32_t most = manager_.limits().client_priorities - 1;
+  if (priority > most) return fmt::format("there are priorities 0 to {} of clients, and no {}: see mpsbroker --client-priorities", most, priority);
   const proto::DriverFacts* const facts = manager_.facts();
   for (unsigned device = 0; priority != 0 && facts != nullptr && device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
     if (facts->device[device].greatest_stream_priority < facts->device[device].least_stream_priority) continue;

@@ -191,7 +191,8 @@ class Reader {
   }
   [[nodiscard]] std::optional<std::uint32_t> priority_of(const toml::node& node) {
     const auto priority = proto::parse_client_priority(text_of(node));
-    if (!priority) refuse(node, "client_priority", "it is no priority: \"0\" (normal) or \"1\" (below normal)");
+    if (!priority)
+      refuse(node, "client_priority", "it is no priority: \"0\" (normal), \"1\" (below normal), or \"2\" or \"3\" with --client-priorities");
     return priority;
   }
 

@@ -78,7 +78,7 @@ void write_clients(MetricsText& text, const SessionManager& manager) {
         [&](const Labels& labels, const ClientFacts& facts) {
           if (facts.session->sm_partition != 0) text.sample(labels, std::uint64_t{facts.session->sm_partition});
         });
-  write("mpsshim_client_priority", Type::gauge, "0: normal, 1: below normal.", [&](const Labels& labels, const ClientFacts& facts) {
+  write("mpsshim_client_priority", Type::gauge, "0: normal, 1 and more: below normal.", [&](const Labels& labels, const ClientFacts& facts) {
     if (facts.session->client_priority) text.sample(labels, std::uint64_t{*facts.session->client_priority});
   });
   write("mpsshim_client_gpu_seconds_total", Type::counter, "Time with work under way on the device.",

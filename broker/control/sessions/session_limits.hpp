@@ -53,6 +53,7 @@ struct SessionLimits {
   std::string client_priority_text;    // CUDA_MPS_CLIENT_PRIORITY of the broker, likewise
   std::vector<std::pair<std::string, Namespace>> namespaces;  // that its own user has from the beginning on (apply_configuration)
   std::vector<PartitionWish> partitions;  // that there are from the beginning on (apply_configuration); with has_static_partitions
+  std::uint32_t client_priorities = 2;    // that clients may have: 0 to one less
   bool has_static_partitions = false;     // clients run in static partitions of the multiprocessors alone (SmPartitions)
   bool serves_all_users = false;  // else those of the broker's own uid
   bool spreads_newcomers = false;  // who names no device sees that with most room first

@@ -18,9 +18,9 @@ struct IssueContext {
   std::uint64_t session = 0;
   SessionVariables& variables;  // told of all that may change them
   std::uint32_t counts = 0;     // its row of ExecutorCore::counts
-  bool is_below_normal = false;  // its client's priority (PriorityRanks)
+  unsigned priority_rank = 0;   // its client's priority (PriorityRanks)
 
-  [[nodiscard]] int priority(int asked) const { return parts.ranks.priority(is_below_normal, asked); }
+  [[nodiscard]] int priority(int asked) const { return parts.ranks.priority(priority_rank, asked); }
 
   // The result of a driver call made for a post: a fatal one ends the executor. After another one the client's memory is not what its program
   // takes it for, since the call returned CUDA_SUCCESS there long ago: it is told so for good, because an error that some query brings once is

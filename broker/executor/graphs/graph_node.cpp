@@ -36,7 +36,7 @@ void take_rank(const GraphScope& scope, LaunchOp& launch) {
     CUlaunchAttribute attribute;
     std::memcpy(&attribute, place, sizeof attribute);
     if (attribute.id != CU_LAUNCH_ATTRIBUTE_PRIORITY) continue;
-    attribute.value.priority = scope.parts.ranks.priority(scope.is_below_normal, attribute.value.priority);
+    attribute.value.priority = scope.parts.ranks.priority(scope.priority_rank, attribute.value.priority);
     std::memcpy(place, &attribute, sizeof attribute);
   }
 }

@@ -21,7 +21,7 @@ struct GraphScope {
   GreenTable& greens;
   SessionConditions& conditions;
   const GreenContextRef share{};       // where kernel nodes run that name no green context; null: on the whole device
-  const bool is_below_normal = false;  // its client's priority (PriorityRanks)
+  const unsigned priority_rank = 0;    // its client's priority (PriorityRanks)
   bool uses_device_heap = false;  // set by what was read: the session is to be told (Session::note_heap_use)
 };
 

@@ -29,15 +29,13 @@ Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
       client_uid_(open.client_uid),
       wish_(ShareWish::of(open)),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
-      context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_), is_below_normal_},
+      context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_), priority_rank_},
       streams_(context_),
       home_(streams_, parts) {
-  if (is_below_normal_) parts_.ranks.enter();
+  parts_.ranks.enter(priority_rank_);
 }
 
-Session::~Session() {
-  if (is_below_normal_) parts_.ranks.leave();
-}
+Session::~Session() { parts_.ranks.leave(priority_rank_); }
 
 std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::SessionOpen> received, CUresult& result) {
   const std::shared_ptr<Session> session(new Session(parts, received.message));

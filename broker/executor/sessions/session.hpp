@@ -166,7 +166,7 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void take_share(CUresult result, SessionShare share, const ShareWish& wish);
   void take_first_share(CUresult result);
   void change_share(SessionShare share, const ShareWish& wish);
-  void set_below_normal(bool is_below_normal);
+  void set_priority_rank(unsigned rank);
   void provisioned(CUresult result);
   void take_down();
   void release_memory();

@@ -43,9 +43,7 @@ class SessionObjects {
   [[nodiscard]] SessionConditions& conditions() { return conditions_; }
   [[nodiscard]] GreenTable& greens() { return greens_; }
   // What a description of a graph may name.
-  [[nodiscard]] GraphScope graph_scope() {
-    return {parts_, id_, checked(), functions_, events_, greens_, conditions_, share_.green, is_below_normal_};
-  }
+  [[nodiscard]] GraphScope graph_scope() { return {parts_, id_, checked(), functions_, events_, greens_, conditions_, share_.green, priority_rank_}; }
   // The green context that it has in place of the whole device; null: it has that.
   [[nodiscard]] const GreenContextRef& share() const { return share_.green; }
   // Of this session, in the driver; those included that are about to be made, or to end.
@@ -55,7 +53,7 @@ class SessionObjects {
   SessionObjects(ExecutorParts& parts, const message::SessionOpen& open)
       : parts_(parts),
         id_(open.session),
-        is_below_normal_(open.client_priority != 0),
+        priority_rank_(open.client_priority),
         memory_(parts.driver, parts.control, parts.device, id_, open.device_lease, open.pinned_lease, parts.chunks, parts.bulk_lane,
                 open.device_limit_bytes),
         arrays_(parts.driver),
@@ -65,7 +63,7 @@ class SessionObjects {
 
   ExecutorParts& parts_;
   const std::uint64_t id_;
-  bool is_below_normal_;  // its client's priority
+  unsigned priority_rank_;  // its client's priority
   MemoryMap memory_;
   SessionArrays arrays_;  // some of external memory
   EventTable events_;

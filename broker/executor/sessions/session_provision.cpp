@@ -81,19 +81,18 @@ void Session::provision(const message::SessionProvision& wanted, ProvisionAnswer
   if (!is_reading()) return answer(CUDA_ERROR_INVALID_HANDLE, wanted.thread_percentage);
   provision_answers_.push_back(std::move(answer));
   memory_.change_limit(wanted.device_limit_bytes);
-  set_below_normal(wanted.client_priority != 0);
+  set_priority_rank(wanted.client_priority);
   wish_ = ShareWish::of(wanted);
   if (awaits_share_ || has_asked_share_ || share_wish_ != wish_) return seek_share();
   if (graphs_to_confine_ == 0) provisioned(CUDA_SUCCESS);
 }
 
-void Session::set_below_normal(bool is_below_normal) {
-  if (std::exchange(is_below_normal_, is_below_normal) == is_below_normal) return;
-  context_.is_below_normal = is_below_normal;
-  if (is_below_normal)
-    parts_.ranks.enter();
-  else
-    parts_.ranks.leave();
+void Session::set_priority_rank(unsigned rank) {
+  const unsigned before = std::exchange(priority_rank_, rank);
+  if (before == rank) return;
+  context_.priority_rank = rank;
+  parts_.ranks.enter(rank);
+  parts_.ranks.leave(before);
   streams_.change_places(share_.green);
 }
 

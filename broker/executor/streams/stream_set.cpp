@@ -351,7 +351,7 @@ void StreamSet::change_places(const GreenContextRef& share) {
 }
 
 void StreamSet::take_places() {
-  const bool are_apart = context_.parts.ranks.are_apart();
+  const int ranks_behind = context_.parts.ranks.ranks_behind(context_.priority_rank);
   bool all = true;
   table_.for_each([&](proto::StreamId, Entry& entry) {
     const GreenContextRef& green = entry.own_green != nullptr ? entry.own_green : share_;
@@ -360,7 +360,7 @@ void StreamSet::take_places() {
     all &= has_place;
   });
   is_changing_ &= !all;
-  if (all) are_apart_ = are_apart;
+  if (all) ranks_behind_ = ranks_behind;
 }
 
 std::size_t StreamSet::count() const {

@@ -112,7 +112,7 @@ class StreamSet {
   void change_places(const GreenContextRef& share);
   // Streams do not have the place yet that they should: besides that, clients' priorities have come apart, or together again (PriorityRanks), where
   // one that is never idle keeps what it has. Those that are idle get it.
-  [[nodiscard]] bool has_other_places() const { return is_changing_ || context_.parts.ranks.are_apart() != are_apart_; }
+  [[nodiscard]] bool has_other_places() const { return is_changing_ || context_.parts.ranks.ranks_behind(context_.priority_rank) != ranks_behind_; }
   void take_places();
 
   void forget_chains();
@@ -150,7 +150,7 @@ class StreamSet {
   QueuedTotal total_;
   Pace pace_;
   std::uint64_t appended_ = 0;
-  bool are_apart_ = false;
+  int ranks_behind_ = 0;           // when streams were given their priorities
   bool is_changing_ = false;       // change_places(), and not all of them have
   bool has_null_streams_ = false;  // others than the session's
   Table table_;

@@ -298,7 +298,7 @@ TEST_CASE("attach: what a client asks for itself is told, and goes to the execut
   broker.manager.thread_percentages().set({}, 5'000);
   broker.manager.default_client_priority() = 1;
   std::deque<TestClient> clients;
-  for (const Case& one : {Case{2'500, 1, 2'500, 0}, Case{7'500, 2, 5'000, 1}, Case{10'001, 3, 5'000, 1}}) {
+  for (const Case& one : {Case{2'500, 1, 2'500, 0}, Case{7'500, 2, 5'000, 1}, Case{10'001, 4, 5'000, 1}}) {
     TestClient& client = clients.emplace_back(broker.connect());
     REQUIRE(client.hello().header.status == CUDA_SUCCESS);
     proto::ProvisionAsk ask;

@@ -127,6 +127,20 @@ TEST_CASE("answers: clients' priority") {
   CHECK(console.ok("get_default_client_priority --json") == json + "0}\n");
 }
 
+TEST_CASE("answers: as many priorities of clients as the broker has") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.client_priorities = 3;
+  ControlFixture broker(limits);
+  broker.serve();
+  Console console(broker);
+  CHECK(console.ok("set_default_client_priority 2") == "");
+  CHECK(console.error("set_default_client_priority 3") == "there are priorities 0 to 2 of clients, and no 3: see mpsbroker --client-priorities");
+  CHECK(console.ok("get_default_client_priority") == "2\n");
+  const TestClient client = broker.attach();
+  CHECK(console.ok("client get " + pid() + " client-priority") == "2\n");
+  CHECK(console.error("client set " + pid() + " --client-priority 3").starts_with("there are priorities 0 to 2 of clients"));
+}
+
 TEST_CASE("answers: no priority is set on a device that has one alone") {
   ControlFixture broker;
   broker.executor().greatest_priority = 0;

@@ -77,7 +77,7 @@ TEST_CASE("configuration: a mistake is told with its line, and nothing is taken"
       {"[servers.a]\npinned_memory_limit = \"lots\"", ":2: \"pinned_memory_limit\": it is no size: "},
       {"[servers.a]\nactive_thread_percentage = 101", ":2: \"active_thread_percentage\": it is no percentage: "},
       {"[servers.a]\nactive_thread_percentage = true", ":2: \"active_thread_percentage\": it is no percentage: "},
-      {"[servers.a]\nclient_priority = \"2\"", ":2: \"client_priority\": it is no priority: "},
+      {"[servers.a]\nclient_priority = \"4\"", ":2: \"client_priority\": it is no priority: "},
       {"[servers.a]\ndevices = 1", ":2: \"devices\": it is to be an array of tables"},
       {"[servers.a]\ndevices = [1]", ":2: \"devices\": it is to be a table"},
       {"[[servers.a.devices]]\nname = \"x\"", ":1: \"uuid\": a device needs one"},

@@ -14,8 +14,8 @@ TEST_CASE("the pipe directories: the named one alone, else the user's, root's an
   const std::string uid = std::to_string(getuid());
   unsetenv("CUDA_MPS_PIPE_DIRECTORY");
   unsetenv("XDG_RUNTIME_DIR");
-  std::vector<std::string> expected = {"/run/user/" + uid + "/mpsshim", "/tmp/mpsshim-" + uid, "/run/mpsshim", "/tmp/nvidia-mps"};
-  if (getuid() == 0) expected = {"/run/mpsshim", "/run/user/0/mpsshim", "/tmp/mpsshim-0", "/tmp/nvidia-mps"};
+  std::vector<std::string> expected = {"/run/user/" + uid + "/mpsshim", "/tmp/mpsshim-" + uid, "/run/mpsshim", "/tmp/nvidia-mps", "/run/nvidia-mps"};
+  if (getuid() == 0) expected = {"/run/mpsshim", "/run/user/0/mpsshim", "/tmp/mpsshim-0", "/tmp/nvidia-mps", "/run/nvidia-mps"};
   CHECK(pipe_directories() == expected);
   setenv("XDG_RUNTIME_DIR", "/run/user/4711", 1);
   expected.insert(expected.begin() + (getuid() == 0 ? 1 : 0), "/run/user/4711/mpsshim");

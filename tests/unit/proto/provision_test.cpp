@@ -69,10 +69,11 @@ TEST_CASE("a percentage is written so that it is read as the same") {
   for (std::uint32_t value = 1; value <= kWholePercentage; ++value) REQUIRE(parse_percentage(percentage_text(value)) == value);
 }
 
-TEST_CASE("a client's priority is 0 or 1") {
+TEST_CASE("a client's priority is 0 to 3") {
   CHECK(parse_client_priority("0") == 0u);
   CHECK(parse_client_priority("1") == 1u);
-  for (const char* text : {"", "2", "-1", "00", "1 ", "normal", "+1"}) {
+  CHECK(parse_client_priority("3") == 3u);
+  for (const char* text : {"", "4", "-1", "00", "1 ", "normal", "+1"}) {
     INFO(text);
     CHECK(parse_client_priority(text) == std::nullopt);
   }
