@@ -252,7 +252,7 @@ TEST_CASE("a program that cannot take over changes nothing") {
   require_ok(idle, "hold", broker);
   const pid_t executor = executor_of(broker);
   installed.install_script("echo handover 16 17");
-  require_refused(broker, "reads hand-overs of versions 16 to 17, this broker writes 15");
+  require_refused(broker, "reads hand-overs of versions 17 to 18, this broker writes 16");
   installed.install_script("exit 0");
   require_refused(broker, "is no mpsbroker that can take over");
   std::filesystem::remove(installed.path());

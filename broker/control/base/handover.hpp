@@ -20,7 +20,7 @@
 
 namespace mpsshim::broker::control {
 
-inline constexpr std::uint32_t kHandoverVersion = 15;  // written
+inline constexpr std::uint32_t kHandoverVersion = 16;  // written
 inline constexpr std::uint32_t kOldestHandover = 1;   // still read
 
 class StateWriter {

@@ -82,6 +82,7 @@ void SessionManager::take_default_provision() {
     const std::uint64_t id = made->id;
     *made = settings;
     made->id = id;
+    namespaces_.keep(*made);
     if (limits_.has_static_partitions && made->thread_percentage != 0)
       log_warning("Namespace {} is to have {} % of the multiprocessors, which means nothing with --static-partitioning: it is left out.", name,
                   proto::percentage_text(std::exchange(made->thread_percentage, 0)));

@@ -25,8 +25,16 @@ constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in th
 
 }  // namespace
 
-ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end)
-    : loop_(loop), manager_(manager), files_(files), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::string group,
+                                   std::function<void()> on_end)
+    : loop_(loop),
+      manager_(manager),
+      files_(files),
+      socket_(std::move(socket)),
+      on_end_(std::move(on_end)),
+      peer_(socket_.peer()),
+      group_(std::move(group)) {
+  set_text(asked_.group, group_);  // a library that does not ask is of it as well
   client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid), .pod = pod_of(peer_.pid)};
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
   deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
@@ -54,6 +62,7 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   if (!order.empty()) place_ = manager_.spread().adopt(client_, std::move(order), session_ == 0);
   if (state.version() < 14) return;
   for (std::uint32_t& partition : asked_partitions_.partition) partition = static_cast<std::uint32_t>(state.number());
+  if (state.version() >= 16) group_ = state.text();
 }
 
 void ClientConnection::save(StateWriter& state) const {
@@ -74,6 +83,7 @@ void ClientConnection::save(StateWriter& state) const {
   state.number(order.size());
   for (const unsigned device : order) state.number(device);
   for (const std::uint32_t partition : asked_partitions_.partition) state.number(partition);
+  state.text(group_);
 }
 
 void ClientConnection::resume() {

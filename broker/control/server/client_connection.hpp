@@ -23,8 +23,8 @@ namespace mpsshim::broker::control {
 class ClientConnection {
  public:
   // `on_end` is called once; the connection is to be destroyed after the current callback has returned (EventLoop::defer).
-  // `files` closes what it was sent and has no use for.
-  ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end);
+  // `files` closes what it was sent and has no use for. `group`: whose directory it came in by; "": the broker's own.
+  ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::string group, std::function<void()> on_end);
   // One that another control process has handed over: what save() wrote. A request for a session that it had under way is made anew.
   ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, StateReader& state, std::function<void()> on_end);
   void save(StateWriter& state) const;
@@ -107,6 +107,7 @@ class ClientConnection {
   bool refusing_ = false;
   ClientIdentity client_;
   std::uint64_t session_ = 0;
+  std::string group_;                     // whose directory it came in by; "": the broker's own
   proto::ProvisionAsk asked_;             // nothing, if its client has not asked
   proto::PartitionAsk asked_partitions_;  // likewise
   Spread::Place place_;        // nothing, likewise

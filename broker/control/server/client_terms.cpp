@@ -23,7 +23,7 @@ void ClientConnection::on(const proto::ProvisionAsk& request) {
     complain("pid {} ({}) asks for priority {} of clients; there are 0 to {} (--client-priorities), and it has {}.", client_.pid, client_.command,
              request.client_priority - 1, priorities - 1, priorities - 1);
   }
-  const std::string group = proto::parse_group(request.group).value_or("");
+  const std::string group = group_.empty() ? proto::parse_group(request.group).value_or("") : group_;
   const bool is_parted = manager_.limits().has_static_partitions;
   const bool has_group = !group.empty() && group != Namespaces::kDefault;
   set_text(asked_.group, has_group ? group : "");

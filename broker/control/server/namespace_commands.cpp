@@ -121,6 +121,7 @@ Commands::Result Commands::change_namespace(const ParsedCommand& command) const 
     if (found != nullptr) return {false, fmt::format("there is a namespace {} already", key.second)};
     if (Namespace* const made = namespaces.find_or_make(key); made != nullptr) {
       made->has_own_executor = command.has("--own-executor");
+      namespaces.keep(*made);
       return {true, ""};
     }
     return {false, fmt::format("there are {} namespaces, which is as many as there may be: see namespace delete", Namespaces::kMost)};

@@ -56,6 +56,8 @@ Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLaun
           manager_, [this](std::optional<std::chrono::seconds> patience) { quit(patience); },
           [this](const Commands::RestartOrder& order, const Commands::Answer& answer) { restart(order, answer); },
           [this](pid_t pid) { return hold(pid); }),
+      namespace_sockets_(loop_, directory_, limits.serves_all_users ? PipeDirectory::Guests::all_users : PipeDirectory::Guests::own_user,
+                         [this](const proto::Socket& listener, const std::string& name) { accept_client(listener, name); }),
       idle_end_(
           loop_, options.exit_when_idle, [this] { return quitting_ || restarting_ || !clients_.empty() || !holders_.empty(); },
           [this] {
@@ -77,7 +79,8 @@ void Server::stop_listening() {
   if (client_listener_.valid() && !is_client_listener_passed_) unlink(directory_.client_socket().c_str());
   if (command_listener_.valid()) unlink(directory_.control_socket().c_str());
   // With all that lies in the sockets of those who were not let in any more.
-  std::vector<proto::FileDescriptor> listeners;
+  manager_.namespaces().on_change([] {});
+  std::vector<proto::FileDescriptor> listeners = namespace_sockets_.close();
   for (proto::Socket* const listener : {&client_listener_, &command_listener_}) {
     if (listener->valid()) listeners.push_back(listener->release());
   }
@@ -104,8 +107,10 @@ bool Server::listen(proto::FileDescriptor passed, std::string& why) {
 }
 
 void Server::watch_listeners() {
-  client_watch_ = loop_.watch(client_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_client(); });
+  client_watch_ = loop_.watch(client_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_client(client_listener_, ""); });
   command_watch_ = loop_.watch(command_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_command(); });
+  manager_.namespaces().on_change([this] { namespace_sockets_.follow(manager_.namespaces()); });
+  namespace_sockets_.follow(manager_.namespaces());
 }
 
 int Server::run() {
@@ -162,9 +167,10 @@ std::string Server::serving() const {
   return fmt::format("Serves {} in {}.", manager_.limits().serves_all_users ? "all users" : fmt::format("uid {}", geteuid()), directory_.path());
 }
 
-void Server::accept_client() {
+// `group`: whose directory that one is in.
+void Server::accept_client(const proto::Socket& listener, const std::string& group) {
   if (disposal_.sockets().pending() >= kMostClosing) return pause_accepting();
-  proto::Socket socket = client_listener_.accept();
+  proto::Socket socket = listener.accept();
   if (!socket.valid()) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
     log_error("A client cannot be accepted ({}); raise the limit of open files (ulimit -n) and start the broker again.", std::strerror(errno));
@@ -173,7 +179,7 @@ void Server::accept_client() {
   const LogSubject subject(socket.peer().uid);
   if (!may_connect(socket.peer())) return disposal_.dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
-  auto connection = std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(socket),
+  auto connection = std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(socket), group,
                                                        [this, id] { loop_.defer([this, id] { forget_client(id); }); });
   if (quitting_) connection->refuse_sessions();
   add_client(std::move(connection), id);
@@ -242,9 +248,11 @@ void Server::forget_ended_clients() {
 void Server::pause_accepting() {
   client_watch_.set_events(0);
   command_watch_.set_events(0);
+  namespace_sockets_.set_events(0);
   accept_timer_ = loop_.after(kAcceptPause, [this] {
     client_watch_.set_events(EPOLLIN);
     command_watch_.set_events(EPOLLIN);
+    namespace_sockets_.set_events(EPOLLIN);
   });
 }
 

@@ -23,6 +23,7 @@
 #include "broker/control/server/commands.hpp"
 #include "broker/control/server/holders.hpp"
 #include "broker/control/server/metrics_server.hpp"
+#include "broker/control/server/namespace_sockets.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -65,7 +66,7 @@ class Server {
   void watch_signals();
   void obey_signal(int number, pid_t sender);
   void reopen_logs();
-  void accept_client();
+  void accept_client(const proto::Socket& listener, const std::string& group);
   void accept_command();
   [[nodiscard]] bool may_connect(const proto::PeerCredentials& peer) const;
   void forget_command(std::uint64_t id);
@@ -99,6 +100,7 @@ class Server {
   proto::Socket client_listener_;
   proto::Socket command_listener_;
   proto::FileDescriptor signals_;
+  NamespaceSockets namespace_sockets_;
   EventLoop::Watch client_watch_;
   EventLoop::Watch command_watch_;
   EventLoop::Watch signal_watch_;

@@ -93,6 +93,7 @@ void Server::save(StateWriter& state) {
   }
   holders_.save(state);
   state.number(is_client_listener_passed_ ? 1 : 0);
+  namespace_sockets_.save(state);
   manager_.save(state);
 }
 
@@ -114,6 +115,7 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
   }
   if (state.version() >= 7) holders_.restore(state);
   is_client_listener_passed_ = state.version() >= 9 && state.number() != 0;
+  if (state.version() >= 16) namespace_sockets_.restore(state);
   const auto began = EventLoop::Clock::now();
   const bool resumed = manager_.resume(state, why, [this, askers, failure, began] {
     const double took_ms = std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count();

@@ -39,6 +39,7 @@ void Namespaces::save(StateWriter& state) const {
     state.number(of.memory_request_bytes);
     state.number(of.has_own_executor ? 1 : 0);
     state.number(of.thread_percentage_request);
+    state.number(of.has_directory ? 1 : 0);
   }
 }
 
@@ -56,6 +57,7 @@ void Namespaces::restore(StateReader& state) {
     if (state.version() >= 14) of.has_own_executor = state.number() != 0;
     if (state.version() >= 15)
       of.thread_percentage_request = static_cast<std::uint32_t>(std::min<std::uint64_t>(state.number(), proto::kWholePercentage));
+    if (state.version() >= 16) of.has_directory = state.number() != 0;
     all_.emplace(Key{user, name}, of);
   }
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@ struct Namespace {
   std::uint32_t thread_percentage_request = 0;   // likewise, kept free of others while its clients are at work; 0: none
   std::optional<std::uint32_t> client_priority;  // of its clients that ask for none
   bool has_own_executor = false;                 // its clients are served by themselves, so that their faults reach nobody else
+  bool has_directory = false;                    // made by operators: it is to have a socket of its own (NamespaceSockets)
 };
 
 class Namespaces {
@@ -38,7 +40,16 @@ class Namespaces {
   [[nodiscard]] const Namespace* find(const Key& key) const;
   // nullptr: there are as many as there may be.
   [[nodiscard]] Namespace* find_or_make(const Key& key);
-  void erase(const Key& key) { all_.erase(key); }
+  // By operators.
+  void keep(Namespace& made) {
+    made.has_directory = true;
+    changed_();
+  }
+  void erase(const Key& key) {
+    all_.erase(key);
+    changed_();
+  }
+  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }  // of which there are with a directory
   void drop_requests() {
     for (auto& [key, of] : all_) of.memory_request_bytes = 0;
   }
@@ -51,6 +62,7 @@ class Namespaces {
  private:
   std::map<Key, Namespace> all_;
   std::uint64_t last_ = 0;
+  std::function<void()> changed_ = [] {};
 };
 
 }  // namespace mpsshim::broker::control

@@ -122,7 +122,7 @@ proto::Socket ControlStage::connect() {
     disposal_.dispose(std::move(remains), [this] { --closing_; });
   };
   connections_.emplace(
-      id, std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(ends[1]), [this, forget] { loop_.defer(forget); }));
+      id, std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(ends[1]), "", [this, forget] { loop_.defer(forget); }));
   return std::move(ends[0]);
 }
 

@@ -73,7 +73,7 @@ class ControlFixture {
     if (user != 0) REQUIRE(become(0));
     ends[1].set_blocking(false);
     const std::size_t place = connections_.size();
-    connections_.push_back(std::make_unique<ClientConnection>(loop, manager, closer, std::move(ends[1]),
+    connections_.push_back(std::make_unique<ClientConnection>(loop, manager, closer, std::move(ends[1]), "",
                                                               [this, place] { loop.defer([this, place] { connections_[place].reset(); }); }));
     return TestClient(loop, std::move(ends[0]));
   }
