@@ -112,8 +112,10 @@ std::string absence(const std::string& directory, int error) {
     return fmt::format("user {} may not ask the broker in {} ({}): commands are for its own user and root", geteuid(), directory,
                        std::strerror(error));
   }
-  if (error == ENOENT && access((directory + "/" + proto::kClientSocketName).c_str(), F_OK) == 0) {
-    return fmt::format("programs come in by {}, and no commands: it is a group's, so name the broker's own with --pipe-dir", directory);
+  const std::string above = directory.substr(0, directory.rfind('/'));
+  const auto has = [](const std::string& folder, const char* socket) { return access((folder + '/' + socket).c_str(), F_OK) == 0; };
+  if (error == ENOENT && has(directory, proto::kClientSocketName) && has(above, proto::kControlSocketName)) {
+    return fmt::format("programs come in by {}, and no commands: it is a group's, so name the broker's own, {}, with --pipe-dir", directory, above);
   }
   return fmt::format("no broker serves {} ({}): start one with mpsbroker -d, or name its directory with --pipe-dir", directory, std::strerror(error));
 }

@@ -251,7 +251,7 @@ TEST_CASE("a program that cannot take over changes nothing") {
   Client idle(broker);
   require_ok(idle, "hold", broker);
   const pid_t executor = executor_of(broker);
-  installed.install_script("echo handover 16 17");
+  installed.install_script("echo handover 17 18");
   require_refused(broker, "reads hand-overs of versions 17 to 18, this broker writes 16");
   installed.install_script("exit 0");
   require_refused(broker, "is no mpsbroker that can take over");
