@@ -26,17 +26,17 @@ class IssueLock {
   }
   void unlock() { taken_.store(false, std::memory_order_release); }
   // About how long the calling thread has waited for such locks since it asked last.
-  [[nodiscard]] static std::chrono::nanoseconds take_waited() { return kWaitsToOneTimed * std::exchange(timed_, std::chrono::nanoseconds(0)); }
+  [[nodiscard]] static std::chrono::nanoseconds take_waited() { return kWaitsToOneTimed * std::exchange(timed, std::chrono::nanoseconds(0)); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   // The end of a wait is read by the lock's holder, whom all others wait for: so few are timed.
   void await_and_time() {
-    if (++waits_ % kWaitsToOneTimed != 0) return await();
+    if (++waits % kWaitsToOneTimed != 0) return await();
     const Clock::time_point start = Clock::now();
     await();
-    timed_ += Clock::now() - start;
+    timed += Clock::now() - start;
   }
   void await() {
     do {
@@ -48,8 +48,8 @@ class IssueLock {
   }
 
   static constexpr unsigned kWaitsToOneTimed = 16;
-  static inline thread_local unsigned waits_ = 0;
-  static inline thread_local std::chrono::nanoseconds timed_{0};
+  static inline thread_local unsigned waits = 0;
+  static inline thread_local std::chrono::nanoseconds timed{0};
   static constexpr unsigned kSpinsBeforeYield = 256;
   alignas(64) std::atomic<bool> taken_{false};
 };
