@@ -75,6 +75,7 @@ TEST_CASE("idle streams go to their home's context with what is launched there, 
   CHECK(side != nullptr);
   CHECK(f.context_of_launch(1) == side);
   CHECK_FALSE(f.client.session().home().has_streams_to_move());
+  CHECK(f.executor.parts->stress.streams_exchanged == 2);  // what tests under stress count
   CHECK(f.client.fence(0) == f.fences[0]);
   CHECK(f.client.fence(1) == f.fences[1]);
   f.go_to(0);

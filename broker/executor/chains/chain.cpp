@@ -36,8 +36,8 @@ void ChainCache::clear() {
 }
 
 void ChainCache::move_to(ChainPool& pool) {
-  if (pool_ == &pool) return;
   clear();
+  core_.stress.streams_exchanged.fetch_add(1, std::memory_order_relaxed);
   pool_ = &pool;
 }
 
