@@ -151,7 +151,8 @@ std::vector<CommandSpec> actions() {
        Formats::text,
        true,
        "Writes the file by which container engines give containers this machine's library and socket with --device mpsshim.dev/gpu=shared (CDI 0.5). "
-       "FILE: /etc/cdi/mpsshim.json by default; -: standard output. No broker is asked",
+       "With --pipe-dir of a group's directory the device is called as the group. FILE: /etc/cdi/mpsshim.json by default, of a group "
+       "mpsshim-GROUP.json; -: standard output. No broker is asked",
        true},
       {"trace",
        {{"--output", ArgumentSpec{"OUTPUT", ArgumentKind::file}}},

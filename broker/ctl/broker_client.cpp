@@ -107,15 +107,22 @@ bool BrokerClient::await_end(Limit limit) const {
   return true;
 }
 
+std::string group_of(const std::string& directory) {
+  const auto has = [](const std::string& folder, const char* socket) { return access((folder + '/' + socket).c_str(), F_OK) == 0; };
+  const std::size_t slash = directory.rfind('/');
+  if (slash == std::string::npos || !has(directory.substr(0, slash), proto::kControlSocketName)) return "";
+  const bool is_one = has(directory, proto::kClientSocketName) && !has(directory, proto::kControlSocketName);
+  return is_one ? directory.substr(slash + 1) : "";
+}
+
 std::string absence(const std::string& directory, int error) {
   if (error == EACCES || error == EPERM) {
     return fmt::format("user {} may not ask the broker in {} ({}): commands are for its own user and root", geteuid(), directory,
                        std::strerror(error));
   }
-  const std::string above = directory.substr(0, directory.rfind('/'));
-  const auto has = [](const std::string& folder, const char* socket) { return access((folder + '/' + socket).c_str(), F_OK) == 0; };
-  if (error == ENOENT && has(directory, proto::kClientSocketName) && has(above, proto::kControlSocketName)) {
-    return fmt::format("programs come in by {}, and no commands: it is a group's, so name the broker's own, {}, with --pipe-dir", directory, above);
+  if (const std::string group = group_of(directory); !group.empty()) {
+    return fmt::format("programs come in by {}, and no commands: it is group {}'s, so name the broker's own, {}, with --pipe-dir", directory, group,
+                       directory.substr(0, directory.rfind('/')));
   }
   return fmt::format("no broker serves {} ({}): start one with mpsbroker -d, or name its directory with --pipe-dir", directory, std::strerror(error));
 }

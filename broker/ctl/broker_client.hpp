@@ -51,6 +51,8 @@ class BrokerClient {
   proto::FileDescriptor process_;  // pidfd of who answers; invalid where it is in a pid namespace that we do not see
 };
 
+// The group whose directory that is, in a broker's: programs come in there, and no commands. "": it is none's.
+[[nodiscard]] std::string group_of(const std::string& directory);
 // For a person: why nothing answers in `directory`, by the errno of connect().
 [[nodiscard]] std::string absence(const std::string& directory, int error);
 

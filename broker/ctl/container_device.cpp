@@ -31,10 +31,16 @@ void write_mount(JsonWriter& json, const std::string& from, const std::string& t
 
 }  // namespace
 
+std::string container_device_name(const ContainerParts& parts) { return parts.group.empty() ? "shared" : parts.group; }
+
+std::string container_device_file(const ContainerParts& parts) {
+  return fmt::format("/etc/cdi/mpsshim{}.json", parts.group.empty() ? "" : '-' + parts.group);
+}
+
 std::string container_device(const ContainerParts& parts) {
   JsonWriter json;
   json.begin_object().member("cdiVersion", "0.5.0").member("kind", "mpsshim.dev/gpu").key("devices").begin_array();
-  json.begin_object().member("name", "shared").key("containerEdits").begin_object();
+  json.begin_object().member("name", container_device_name(parts)).key("containerEdits").begin_object();
   // The directory is named: in a container with users of its own nobody could tell that the socket there is root's.
   json.key("env").begin_array().value(fmt::format("CUDA_MPS_PIPE_DIRECTORY={}", proto::kSystemPipeDirectory)).value("MPSSHIM_REQUIRE=1").end_array();
   json.key("mounts").begin_array();

@@ -8,15 +8,18 @@
 
 namespace mpsshim::broker::ctl {
 
-inline constexpr char kContainerDeviceFile[] = "/etc/cdi/mpsshim.json";
-
 // All paths are the host's.
 struct ContainerParts {
   std::string library;             // libmpsshim.so
   std::string management_library;  // libmpsshim-nvml.so
   std::string socket;              // of clients
+  std::string group;               // whose that is; "": the broker's own
 };
 
+// Of the device: the group's, or "shared".
+[[nodiscard]] std::string container_device_name(const ContainerParts& parts);
+// Where engines look for it.
+[[nodiscard]] std::string container_device_file(const ContainerParts& parts);
 // One line of JSON.
 [[nodiscard]] std::string container_device(const ContainerParts& parts);
 // Writes `text` as a file that everybody may read; whoever reads `path` meanwhile has the old one or the new one, whole. The last folder of the path

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "broker/command_line.hpp"
@@ -64,9 +65,13 @@ int write_container_device(const ParsedCommand& command, const std::string& dire
   if (!parts) return fail(kRefused, why);
   std::error_code error;
   const std::string place = std::filesystem::absolute(directory, error).lexically_normal().string();
-  const ctl::ContainerParts found{parts->library, parts->management_library, place + "/" + mpsshim::proto::kClientSocketName};
+  const ctl::ContainerParts found{parts->library, parts->management_library, place + "/" + mpsshim::proto::kClientSocketName, ctl::group_of(place)};
+  if (found.group.starts_with('_') || found.group.ends_with('_'))
+    return fail(kRefused,
+                fmt::format("a container's device cannot be called {}, as the group is: its name has to begin and end with a letter or a digit",
+                            found.group));
   const std::string text = ctl::container_device(found);
-  const std::string output = command.has("--output") ? command.text("--output") : ctl::kContainerDeviceFile;
+  const std::string output = command.has("--output") ? command.text("--output") : ctl::container_device_file(found);
   if (output == "-") return std::fputs(text.c_str(), stdout) < 0 ? kRefused : 0;
   if (!ctl::replace_file(output, text, why)) return fail(kRefused, why);
   if (access(found.socket.c_str(), F_OK) != 0) {

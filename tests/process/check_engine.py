@@ -42,7 +42,7 @@ class Engine:
         return subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=120)
 
 
-def check(engine):
+def check(engine, pipe):
     alone = engine.run("/usr/bin/app")
     assert alone.returncode != 0 and "done" not in alone.stdout, f"a client without a library: {alone}"
     for user in (check_container.NOBODY, 0):
@@ -53,6 +53,15 @@ def check(engine):
     seen = engine.run("/usr/bin/ls", "/run/mpsshim", options=DEVICE).stdout
     assert seen == "mpsshim.sock\n", seen
     assert "nvidia" not in engine.run("/usr/bin/ls", "/dev", options=DEVICE).stdout
+    # Of a group, by its directory: with the group's limit, whatever the container says.
+    ctl = [check_container.MPSCTL, "--pipe-dir"]
+    subprocess.run([*ctl, pipe, "namespace", "create", "--uid", str(check_container.NOBODY), "batch"], check=True)
+    subprocess.run([*ctl, pipe, "namespace", "set", "--uid", str(check_container.NOBODY), "batch", "--pinned-memory-limit", "512M"], check=True)
+    subprocess.run([*ctl, pipe / "batch", "cdi", "--output", engine.files / "mpsshim-batch.json"], check=True)
+    asks = ("/usr/bin/managed", "--cuda", "64", "init", "first", "memory")
+    for device, has_limit in (("batch", True), ("shared", False)):
+        told = engine.run(*asks, options=("--device", f"mpsshim.dev/gpu={device}", "--env=MPSSHIM_GROUP=other"))
+        assert told.returncode == 0 and (str(512 << 20) in told.stdout) == has_limit, (device, told)
     refused = engine.run("/usr/bin/app", options=("--device", "mpsshim.dev/gpu=other"))
     assert refused.returncode != 0, refused
 
@@ -78,7 +87,7 @@ def main():
             subprocess.run(words, check=True)
             try:
                 subprocess.run([check_container.MPSCTL, "--pipe-dir", pipe, "cdi", "--output", files / "mpsshim.json"], check=True)
-                check(engine)
+                check(engine, pipe)
             finally:
                 subprocess.run([check_container.MPSCTL, "--pipe-dir", pipe, "quit", "--now"], check=False)
         finally:

@@ -55,7 +55,7 @@ TEST_CASE("who comes in by a group's directory is of that group, whatever it say
     CHECK(broker.ctl({"namespace", "list"}).output.find("other") == std::string::npos);
     const Outcome asked = ask_in(broker.pipe_dir() / "batch");
     CHECK(asked.exit_code == 2);
-    CHECK(asked.errors.find("and no commands: it is a group's, so name the broker's own, " + broker.pipe_dir().string() + ", with --pipe-dir") !=
+    CHECK(asked.errors.find("and no commands: it is group batch's, so name the broker's own, " + broker.pipe_dir().string() + ", with --pipe-dir") !=
           std::string::npos);
     REQUIRE(broker.ctl({"restart"}).ok());
     CHECK(inside.ask("take 80") == "2 CUDA_ERROR_OUT_OF_MEMORY");
