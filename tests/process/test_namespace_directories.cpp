@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "tests/process/share.hpp"
 #include "tests/support/catch.hpp"
@@ -26,9 +27,10 @@ std::string group_of(const BrokerFixture& broker, Client& client) {
 
 fs::path socket_of(const BrokerFixture& broker, const std::string& group) { return broker.pipe_dir() / group / "mpsshim.sock"; }
 
-Outcome ask_in(const fs::path& directory) {
+Outcome ask_in(const fs::path& directory, const std::vector<std::string>& words) {
   ProgramOptions options;
-  options.arguments = {"--pipe-dir", directory.string(), "ps"};
+  options.arguments = {"--pipe-dir", directory.string()};
+  options.arguments.insert(options.arguments.end(), words.begin(), words.end());
   return run_program(built_program("mpsctl"), options);
 }
 
@@ -53,7 +55,7 @@ TEST_CASE("who comes in by a group's directory is of that group, whatever it say
     CHECK(group_of(broker, outside) == "default\n");
     CHECK(inside.ask("total") == "ok 64");
     CHECK(broker.ctl({"namespace", "list"}).output.find("other") == std::string::npos);
-    const Outcome asked = ask_in(broker.pipe_dir() / "batch");
+    const Outcome asked = ask_in(broker.pipe_dir() / "batch", {"ps"});
     CHECK(asked.exit_code == 2);
     CHECK(asked.errors.find("and no commands: it is group batch's, so name the broker's own, " + broker.pipe_dir().string() + ", with --pipe-dir") !=
           std::string::npos);
@@ -82,6 +84,12 @@ TEST_CASE("a group of a client's alone has no directory, one whose place is take
   CHECK(group_of(broker, other) == "taken\n");
   REQUIRE(broker.ctl({"namespace", "create", "batch"}).ok());
   CHECK(fs::exists(socket_of(broker, "batch")));
+  REQUIRE(broker.ctl({"namespace", "create", "odd_"}).ok());
+  const Outcome device = ask_in(broker.pipe_dir() / "odd_", {"cdi", "--output", "-"});
+  CHECK(device.exit_code == 1);
+  CHECK(device.output.empty());
+  CHECK(device.errors ==
+        "mpsctl: a container's device cannot be called odd_, as the group is: its name has to begin and end with a letter or a digit\n");
   REQUIRE(broker.ctl({"quit", "--now"}).ok());
   CHECK_FALSE(fs::exists(broker.pipe_dir() / "batch"));
   CHECK(fs::is_regular_file(broker.pipe_dir() / "taken"));
