@@ -123,6 +123,11 @@ void describe_executors(CommandLine& line, Arguments& arguments) {
             "A kernel's failed assertion ends its executor's context, as natively, and so whoever is at work there. Without, it ends its own client "
             "alone, and each client has a copy of its own of an image that may assert");
   line.option("--orphan-ms", &arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced");
+  line.option("--trial-ms", &arguments.trial_ms,
+              "Milliseconds that a client whose work was lost with a GPU fault of somebody unknown waits, at its next call, until its launches and "
+              "the other suspects' have been run again, each client's by themselves in an executor that serves nothing else: whose fault again has "
+              "caused it. 0: they are not",
+              CommandLine::Range{0u, 60'000u});
   line.option("--drain-ms", &arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced");
   line.flag(
       "--standby", arguments.standby,
@@ -297,6 +302,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.window = window;
   limits.max_clients = arguments.max_clients;
   limits.orphan = std::chrono::milliseconds(arguments.orphan_ms);
+  limits.trial = std::chrono::milliseconds(arguments.trial_ms);
   limits.blocked = std::chrono::seconds(arguments.blocked_s);
   limits.drain = std::chrono::milliseconds(arguments.drain_ms);
   limits.relocate_for_tests = std::chrono::milliseconds(arguments.relocate_ms);

@@ -12,6 +12,8 @@ namespace mpsshim::proto {
 
 inline constexpr std::uint32_t kOutputSinceMinor = 3;  // clients that speak less have their text in the broker's log
 
+inline constexpr std::uint32_t kTrialsSinceMinor = 3;
+
 static_assert(sizeof(OutputTaken) == 4000);
 
 }  // namespace mpsshim::proto

@@ -4,8 +4,10 @@
 // It trusts its own position and checks the consumer's only so far that a broken broker cannot make it write over unread records.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "proto/channel.hpp"
 #include "proto/record.hpp"
@@ -30,7 +32,9 @@ class RingProducer {
   // Makes the reserved record visible. True if the executor sleeps and must be woken by the doorbell.
   // The exchange is a full barrier between the tail and the look at consumer_idle; pairs with RingConsumer::prepare_sleep.
   [[nodiscard]] bool publish(std::uint32_t size) {
-    tail_ += size;
+    const std::uint64_t begin = std::exchange(tail_, tail_ + size);
+    if (begin / kBlockBytes != tail_ / kBlockBytes) [[unlikely]]
+      first_in_block_[tail_ / kBlockBytes % kBlocks] = tail_;
     ++sequence_;
     header_->tail.exchange(tail_, std::memory_order_seq_cst);
     fetch_next();
@@ -41,10 +45,21 @@ class RingProducer {
   void wait_for_room(std::uint64_t timeout_us);
 
   [[nodiscard]] std::uint64_t position() const { return tail_; }  // of the next record, in bytes since the epoch began
+  // The first record of those that are still there as they were written, read or not.
+  [[nodiscard]] std::uint64_t oldest_record() const {
+    if (tail_ + kMaxRecordBytes <= kRingBytes) return 0;
+    // Behind that a record may be half written.
+    const std::uint64_t block = (tail_ + kMaxRecordBytes - kRingBytes + kBlockBytes - 1) / kBlockBytes;
+    return first_in_block_[block % kBlocks];
+  }
   [[nodiscard]] std::uint32_t next_sequence() const { return sequence_ + 1; }
   [[nodiscard]] bool empty() const { return header_->head.load(std::memory_order_acquire) == tail_; }
 
  private:
+  // No record is longer, so there is one that begins in each.
+  static constexpr std::uint64_t kBlockBytes = kMaxRecordBytes;
+  static constexpr std::uint64_t kBlocks = kRingBytes / kBlockBytes;
+
   // The consumer has read these lines a turn of the ring ago, so they are in its cache. Had for writing now, they are here when the next record
   // comes; else the exchange behind that one waits for them.
   void fetch_next() const {
@@ -59,6 +74,7 @@ class RingProducer {
   std::uint64_t tail_ = 0;
   std::uint64_t cached_head_ = 0;
   std::uint32_t sequence_ = 0;
+  std::array<std::uint64_t, kBlocks> first_in_block_{};  // positions
 };
 
 }  // namespace mpsshim::proto

@@ -18,7 +18,8 @@ proto::RecordHeader header_at(const Link& link, std::uint64_t position) {
   return header;
 }
 
-// The fence value that a record will write; 0: none.
+}  // namespace
+
 std::uint32_t fence_of(const proto::RecordHeader& header, const std::byte* body) {
   if (header.id == static_cast<std::uint16_t>(proto::RecordId::Fence)) {
     proto::FenceRecord record;
@@ -37,8 +38,6 @@ std::uint32_t fence_of(const proto::RecordHeader& header, const std::byte* body)
   }
   return 0;
 }
-
-}  // namespace
 
 std::optional<Unread> find_unread(Link& old_link) {
   Unread unread;

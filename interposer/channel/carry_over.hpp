@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -21,6 +22,9 @@ struct Unread {
   // For each stream the first fence value one of them will write; 0: none. All values before it were handed over.
   std::array<std::uint32_t, proto::kFenceWords> first_fence{};
 };
+
+// The fence value that a record will write; 0: none.
+[[nodiscard]] std::uint32_t fence_of(const proto::RecordHeader& header, const std::byte* body);
 
 // Nothing, if the executor's position is impossible.
 [[nodiscard]] std::optional<Unread> find_unread(Link& old_link);

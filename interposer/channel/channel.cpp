@@ -40,7 +40,8 @@ std::pair<std::shared_ptr<Link>, WaitEnd> Channel::make_way(std::uint32_t size) 
   const std::shared_ptr<Link> link = link_;
   WaitEnd end = WaitEnd::ready;
   switch (static_cast<proto::SessionState>(link->header().session_state.load(std::memory_order_relaxed))) {
-    case proto::SessionState::moved: end = WaitEnd::moved; break;
+    case proto::SessionState::moved:
+    case proto::SessionState::on_trial: end = WaitEnd::moved; break;
     case proto::SessionState::failed: end = WaitEnd::failed; break;
     case proto::SessionState::active: {
       proto::RingProducer& producer = link->producer();

@@ -40,4 +40,9 @@ bool FenceMemory::map(const proto::FileDescriptor& file) {
   return true;
 }
 
+void FenceMemory::unmap() {
+  if (words_ != nullptr) munmap(words_, proto::kFenceSegmentBytes);
+  words_ = nullptr;
+}
+
 }  // namespace mpsshim::interposer

@@ -19,6 +19,8 @@ class FenceMemory {
   // Called by the thread that attaches or recovers. False: it cannot be mapped (errno), nothing has changed.
   [[nodiscard]] bool map(const proto::FileDescriptor& file);
 
+  void unmap();  // nobody looks any more
+
   [[nodiscard]] const proto::FenceWord& word(std::uint32_t index) const { return words_[index]; }
   [[nodiscard]] bool reached(std::uint32_t index, std::uint32_t target) const {
     // Acquire pairs with the GPU's write, which follows all earlier work of the stream.

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/channel/recovery.hpp"
 
+#include <algorithm>
 #include <new>
 #include <optional>
 
+#include "interposer/channel/connection.hpp"
+#include "interposer/channel/run_again.hpp"
 #include "interposer/channel/session_client.hpp"
+#include "interposer/settle.hpp"
 #include "interposer/log.hpp"
 
 namespace mpsshim::interposer {
@@ -17,6 +21,7 @@ unsigned long long number(std::uint64_t value) { return value; }
 
 CUresult Recovery::run() {
   try {
+    if (is_on_trial()) return session_.fail(stand_trial());
     CUresult error = read_old_ring();
     if (error == CUDA_SUCCESS) {
       do error = try_once();
@@ -50,6 +55,10 @@ bool Recovery::may_try_again() const {
 }
 
 CUresult Recovery::refuse(const char* what, std::uint64_t which) const {
+  if (is_over_) {
+    debug_line(DebugTopic::channel, "what session %llu had launched is not run again: %s (%llu)", number(old_->header().session), what, number(which));
+    return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  }
   log_line("session %llu cannot go on after its executor was replaced: %s (%llu); start the program again", number(old_->header().session), what,
            number(which));
   return CUDA_ERROR_MPS_SERVER_NOT_READY;
@@ -130,6 +139,41 @@ CUresult Recovery::carry_unread() {
   carried_to_ = next_->producer().position();
   const WaitEnd end = carry_over(unread_, *old_, *next_, session_.channel_.peer(), *carried_to_);
   return end == WaitEnd::ready ? CUDA_SUCCESS : lost_again(end);
+}
+
+bool Recovery::is_on_trial() const {
+  return old_->header().session_state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(proto::SessionState::on_trial);
+}
+
+// The program's other threads see nothing of it: they wait for this one, and the words that they look at stay the old link's.
+CUresult Recovery::stand_trial() {
+  is_over_ = true;
+  if (session_.fences_.has_kernel_error()) return CUDA_ERROR_ASSERT;
+  proto::TrialEnded ended;
+  ended.outcome = proto::TrialOutcome::not_run;
+  proto::Attached attached;
+  proto::FileDescriptor file;
+  if (const CUresult error = session_.request_link(attached, next_, file); error != CUDA_SUCCESS) return error;
+  FenceMemory fences;
+  unread_.consumed = std::min(old_->header().head.load(std::memory_order_acquire), old_->producer().position());
+  CUresult error = fences.map(file) ? post_recipes() : CUDA_ERROR_OUT_OF_MEMORY;
+  if (error == CUDA_SUCCESS) error = run_launches(fences, ended);
+  fences.unmap();
+  if (error != CUDA_SUCCESS && error != CUDA_ERROR_MPS_SERVER_NOT_READY) return error;  // it has a verdict
+  proto::TrialNoted noted;
+  // The control process answers in ClientConnection::on.
+  (void)connection().ask(ended, noted);
+  return CUDA_ERROR_MPS_SERVER_NOT_READY;
+}
+
+CUresult Recovery::run_launches(const FenceMemory& fences, proto::TrialEnded& ended) {
+  const std::vector<std::uint64_t> launches = find_launches_in_flight(*old_, unread_.consumed, session_.fences_);
+  if (launches.empty()) return CUDA_SUCCESS;
+  const RunAgain run = run_again(launches, *old_, *next_, fences, session_.channel_.peer());
+  ended.launches = run.launches;
+  if (run.end != WaitEnd::ready) return lost_again(run.end);
+  ended.outcome = run.has_ended ? proto::TrialOutcome::nothing : proto::TrialOutcome::unended;
+  return CUDA_SUCCESS;
 }
 
 void Recovery::publish() {

@@ -6,6 +6,7 @@
 //   2. Post the recipes in order of creation; every answer must equal the one the application has seen.
 //   3. Copy what the old executor had not read, in order, reply slots included.
 //   4. Publish the new link.
+// A session on trial takes the first two steps, then has its launches run again (run_again.hpp), and is over: nothing is published.
 // Should the next executor go as well before it has read anything of 3 (two restarts in a row), all is done again for the one behind it.
 // Nothing is changed before step 4 except fence words, which keep their values. Anything that does not come back identical ends the
 // session with a sticky error and a line that says what: never silently wrong.
@@ -20,7 +21,9 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/channel/carry_over.hpp"
 #include "interposer/channel/channel.hpp"
+#include "interposer/channel/fences.hpp"
 #include "interposer/channel/recipe_book.hpp"
+#include "proto/client_requests.hpp"
 
 namespace mpsshim::interposer {
 
@@ -42,6 +45,9 @@ class Recovery {
   CUresult post_recipe(const Recipe& recipe);
   CUresult carry_unread();
   void publish();
+  CUresult stand_trial();
+  CUresult run_launches(const FenceMemory& fences, proto::TrialEnded& ended);
+  [[nodiscard]] bool is_on_trial() const;
   CUresult lost_again(WaitEnd end);
   CUresult refuse(const char* what, std::uint64_t which) const;
 
@@ -52,6 +58,7 @@ class Recovery {
   std::optional<std::uint64_t> carried_to_;  // where in the new ring what was unread begins
   bool has_moved_on_ = false;                // the session, from the executor it was being brought back in
   unsigned attempts_ = 0;
+  bool is_over_ = false;  // whatever comes back: on trial
   std::vector<std::pair<RecipeBook::Key, std::uint64_t>> posted_;  // recipes and their place in the new ring
 };
 

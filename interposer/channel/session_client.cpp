@@ -168,7 +168,7 @@ CUresult SessionClient::look() {
   const std::shared_ptr<Link> link = channel_.link();
   const auto state = static_cast<proto::SessionState>(link->header().session_state.load(std::memory_order_relaxed));
   if (state == proto::SessionState::active) return CUDA_SUCCESS;
-  return channel_.settle(state == proto::SessionState::moved ? WaitEnd::moved : WaitEnd::failed, *link);
+  return channel_.settle(state == proto::SessionState::failed ? WaitEnd::failed : WaitEnd::moved, *link);
 }
 
 // One whose recovery has failed is over, and stays where it is.

@@ -92,7 +92,8 @@ WaitEnd Wait::look_around() {
   // Relaxed: the state alone decides, and taking the channel's lock orders what recovery reads afterwards.
   switch (static_cast<proto::SessionState>(header_.session_state.load(std::memory_order_relaxed))) {
     case proto::SessionState::active: break;
-    case proto::SessionState::moved: return WaitEnd::moved;
+    case proto::SessionState::moved:
+    case proto::SessionState::on_trial: return WaitEnd::moved;
     case proto::SessionState::failed: return WaitEnd::failed;
   }
   if (now_us_ - looked_us_ < kStepUs) return WaitEnd::ready;

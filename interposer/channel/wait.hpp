@@ -18,7 +18,7 @@ namespace mpsshim::interposer {
 
 enum class WaitEnd : std::uint8_t {
   ready,   // what was waited for is there
-  moved,   // SessionState::moved: recover, then decide again
+  moved,   // SessionState::moved, or on_trial: recover, then decide again
   failed,  // SessionState::failed: session_error of the channel header is the answer, now and later
   gone,    // the control process hung up
 };

@@ -74,10 +74,10 @@ ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user) {
   return &add(id, settings);
 }
 
-void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused) {
+void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused, bool at_once) {
   if (executor.is_permanent() || executor.is_quitting()) return;
   const bool is_spent = executor.has_heap_remains() && !executor.is_first();  // another one has a blank heap
-  const auto idle = is_spent ? std::chrono::milliseconds(0) : limits_.idle;
+  const auto idle = is_spent || at_once ? std::chrono::milliseconds(0) : limits_.idle;
   idle_[executor.id()] = loop_.after(idle, [&executor, is_spent, idle, unused = std::move(unused)] {
     if (executor.is_quitting() || !unused()) return;
     log_info("Executor {} (pid {}) has had no session for {} ms{} and ends.", executor.label(), executor.pid(), idle.count(),

@@ -37,7 +37,7 @@ class ExecutorPool {
   [[nodiscard]] ManagedExecutor* any(unsigned device, uid_t user, const Suits& suits) const;
 
   // Nobody needs `executor` now; if that is so when the time is over (`unused` is asked), it ends. Nothing happens to one that stays.
-  void release(ManagedExecutor& executor, std::function<bool()> unused);
+  void release(ManagedExecutor& executor, std::function<bool()> unused, bool at_once = false);
   // One could not be started: it is forgotten, and none is tried for that user for a while.
   void refused(ManagedExecutor& executor, const std::string& why);
   // Once stopped. It is destroyed in the next turn of the loop.

@@ -65,6 +65,7 @@ class ManagedExecutor {
   [[nodiscard]] bool has_next() const;
   void renew();   // as replace(), and it counts as no death
   void retire();  // as renew(), but executor_stopped follows instead of the next life; start() is possible then
+  void end_with_life() { retiring_ = true; }  // within executor_died: executor_stopped follows instead of the next life
 
   [[nodiscard]] ExecutorState state() const { return state_; }
   [[nodiscard]] bool is_quitting() const { return quitting_; }

@@ -41,6 +41,12 @@ Ward Ward::of_group(std::uint64_t group) {
   return ward;
 }
 
+Ward Ward::of_trials() {
+  Ward ward;
+  ward.extent = Extent::trials;
+  return ward;
+}
+
 Ward Ward::of(Extent extent, const ProgramIdentity& program) {
   Ward ward{extent, program, 0};
   if (extent != Extent::command) ward.program.command.clear();
@@ -56,6 +62,7 @@ std::string Ward::name() const {
     case Extent::user: return fmt::format("User {}, with all programs that have not ended without a fault before,", program.uid);
     case Extent::newcomers: return fmt::format("User {}, with all programs that are new,", program.uid);
     case Extent::group: return fmt::format("Group {}", group);
+    case Extent::trials: return "Suspects of a fault";
   }
   return {};
 }

@@ -46,16 +46,19 @@ struct ProgramIdentity {
 
 // All that is in quarantine together: of the program, `command` is blank where it does not matter, and `digest`.
 struct Ward {
-  enum class Extent : std::uint8_t { command, program, user, newcomers, group };
+  enum class Extent : std::uint8_t { command, program, user, newcomers, group, trials };
   Extent extent = Extent::command;
   ProgramIdentity program;
   std::uint64_t group = 0;
   // The members of a group that has executors of its own (Namespaces), whatever they run; not in quarantine.
   static Ward of_group(std::uint64_t group);
   [[nodiscard]] bool is_group() const { return extent == Extent::group; }
+  static Ward of_trials();  // whoever may have caused a fault, one after the other (Trials); not in quarantine
+  [[nodiscard]] bool is_trials() const { return extent == Extent::trials; }
   static Ward of(Extent extent, const ProgramIdentity& program);
   [[nodiscard]] bool holds(const ProgramIdentity& other) const { return of(extent, other) == *this; }
   [[nodiscard]] bool is_probation() const { return extent == Extent::newcomers; }  // of that user's programs; not in quarantine
+  [[nodiscard]] bool is_quarantine() const { return extent == Extent::command || extent == Extent::program || extent == Extent::user; }
   [[nodiscard]] std::string name() const;  // "Program /bin/app train.py (uid 1000)"
   friend auto operator<=>(const Ward&, const Ward&) = default;
 };

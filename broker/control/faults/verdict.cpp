@@ -31,6 +31,8 @@ std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCon
       verdicts.push_back({session.session, Fate::failed, report.error});
     } else if (is_named && report.cause != DeathReport::Cause::fault) {
       verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
+    } else if (session.is_tried) {
+      verdicts.push_back({session.session, Fate::tried, CUDA_SUCCESS});
     } else if (session.busy) {
       verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
     } else {

@@ -8,6 +8,7 @@
 //   idle                                  moved                                  moved
 //   named by a call in which the          –                                      failed, CUDA_ERROR_MPS_SERVER_NOT_READY (a crash while its
 //   executor crashed or hung                                                     image is compiled names nobody the first time)
+//   to be tried (trials.hpp)              tried, and failed then                 (nobody is)
 //   busy                                  failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
 //
 // A client that is gone is a suspect too: its work may be what faulted. Busy is what the progress table says, which no client can write.
@@ -47,9 +48,10 @@ struct SessionCondition {
   bool client_gone = false;
   bool terminated = false;
   std::vector<proto::Lease> ranges = {};  // of its device and pinned memory
+  bool is_tried = false;                  // what it had launched is to be run again (Trials)
 };
 
-enum class Fate { moved, failed, dropped };
+enum class Fate { moved, failed, tried, dropped };
 
 struct Verdict {
   std::uint64_t session = 0;

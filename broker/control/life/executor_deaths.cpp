@@ -2,6 +2,7 @@
 #include "broker/control/life/executor_deaths.hpp"
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,20 @@ DeathReport ExecutorDeaths::excused(DeathReport report) {
   return report;
 }
 
-bool ExecutorDeaths::settle(const ManagedExecutor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
+// Where nobody is, those who may be tried are marked.
+Guilt ExecutorDeaths::find_guilty_of(ManagedExecutor& executor, const DeathReport& report, std::vector<SessionCondition>& conditions) {
+  if (report.cause != DeathReport::Cause::fault) return {};
+  const std::optional<std::uint64_t> address = investigation_.address_of(report.pid);
+  if (!trials_.confirms(executor, report.error, address)) return {};
+  const Guilt guilt = investigation_.investigate(executor, report, conditions);
+  if (guilt.proof != Proof::none || !is_a_programs_doing(report.error)) return guilt;
+  const std::set<std::uint64_t> tried = trials_.begin(executor, report, address, conditions);
+  for (SessionCondition& condition : conditions) condition.is_tried = tried.contains(condition.session);
+  if (tried.empty()) ledger_.note_fault(sessions_.programs_of(find_suspects(report, conditions)));
+  return guilt;
+}
+
+bool ExecutorDeaths::settle(ManagedExecutor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
   const DeathReport report = excused(reported);
   std::vector<SessionCondition> conditions;
   for (auto& [id, session] : sessions_.all()) {
@@ -36,7 +50,7 @@ bool ExecutorDeaths::settle(const ManagedExecutor& executor, const DeathReport& 
   if (report.cause == DeathReport::Cause::fault) {
     log_server(report.pid, "Server is handling a fatal GPU error on device {}: {}. Server status is FAULT.", executor.device(), report.text);
   }
-  const Guilt guilt = report.cause == DeathReport::Cause::fault ? investigation_.investigate(executor, report, conditions) : Guilt{};
+  const Guilt guilt = find_guilty_of(executor, report, conditions);
   if (report.cause == DeathReport::Cause::crash && report.named_session != 0) {
     ledger_.note_fault(sessions_.programs_of(std::array{report.named_session}));
   }
@@ -44,6 +58,7 @@ bool ExecutorDeaths::settle(const ManagedExecutor& executor, const DeathReport& 
     add_output(*guilty, OutputBox::kStandardError, report.assertions);
   }
   for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
+  trials_.settled(executor, guilt.proof != Proof::none);
   log_server(report.pid, "Destroyed server context on device {}.", executor.device());
   // Or one of several, it is not known which: that does not stand against the driver either.
   const bool is_a_clients =
@@ -59,7 +74,12 @@ void ExecutorDeaths::apply(const Verdict& verdict, const DeathReport& report) {
     case Fate::moved:
       log_info("{}: was idle and moves to the next executor.", session.name());
       log_server(report.pid, "Client {} was idle and is unhurt.", session.server_name());
+      if (session.channel) session.channel->tell_moved();  // its client's next call goes on in SessionClient::recover
       return move(session);
+    case Fate::tried:
+      log_info("{}: had work in flight; what it had launched is to be run again by itself.", session.name());
+      move(session);
+      return trials_.take(session);
     case Fate::failed:
       if (session.phase != SessionPhase::terminating) {
         log_warning("{}: had work in flight and gets CUDA error {}{}{}.", session.name(), static_cast<int>(verdict.error),
@@ -77,7 +97,6 @@ void ExecutorDeaths::move(ClientSession& session) {
     return ends_.refuse(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
   }
   session.forget_executor();
-  if (session.channel) session.channel->tell_moved();  // its client's next call goes on in SessionClient::recover
   if (session.phase == SessionPhase::opening && session.answer && !session.changing_lease) {
     session.phase = SessionPhase::waiting;  // its Attach is still unanswered; the next executor answers it
     return;

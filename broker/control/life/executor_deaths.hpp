@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <set>
+#include <vector>
 
 #include "broker/control/life/investigation.hpp"
 #include "broker/control/life/session_ends.hpp"
+#include "broker/control/life/trials.hpp"
 #include "broker/control/placement/relocations.hpp"
 #include "broker/control/sessions/session_table.hpp"
 
@@ -15,13 +17,14 @@ namespace mpsshim::broker::control {
 
 class ExecutorDeaths {
  public:
-  ExecutorDeaths(SessionTable& sessions, SessionEnds& ends, Relocations& relocations, Investigation& investigation, FaultLedger& ledger)
-      : sessions_(sessions), ends_(ends), relocations_(relocations), investigation_(investigation), ledger_(ledger) {}
+  ExecutorDeaths(SessionTable& sessions, SessionEnds& ends, Relocations& relocations, Investigation& investigation, Trials& trials, FaultLedger& ledger)
+      : sessions_(sessions), ends_(ends), relocations_(relocations), investigation_(investigation), trials_(trials), ledger_(ledger) {}
 
   // `busy`: sessions with work in flight. True: a session is to blame for it, and has been told.
-  [[nodiscard]] bool settle(const ManagedExecutor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy);
+  [[nodiscard]] bool settle(ManagedExecutor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy);
 
  private:
+  [[nodiscard]] Guilt find_guilty_of(ManagedExecutor& executor, const DeathReport& report, std::vector<SessionCondition>& conditions);
   [[nodiscard]] DeathReport excused(DeathReport report);
   void apply(const Verdict& verdict, const DeathReport& report);
   void move(ClientSession& session);
@@ -30,6 +33,7 @@ class ExecutorDeaths {
   SessionEnds& ends_;
   Relocations& relocations_;
   Investigation& investigation_;
+  Trials& trials_;
   FaultLedger& ledger_;
 };
 

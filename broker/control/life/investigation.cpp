@@ -48,8 +48,12 @@ Guilt Investigation::investigate(const ManagedExecutor& executor, const DeathRep
             executor.label(), report.pid, suspects.size(), where);
   log_server(report.pid, "It is not known which of {} clients has caused it; {}.", suspects.size(), where);
   for (const std::uint64_t id : suspects) log_error("{}: is one of {} suspects; {}.", name_of(id), suspects.size(), work_text(report.work, id));
-  if (is_a_programs_doing(report.error)) ledger_.note_fault(sessions_.programs_of(suspects));
   return guilt;
+}
+
+std::optional<std::uint64_t> Investigation::address_of(pid_t pid) {
+  const std::optional<XidLine> xid = kernel_log_.find(pid);
+  return xid ? xid->address : std::nullopt;
 }
 
 }  // namespace mpsshim::broker::control

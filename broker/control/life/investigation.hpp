@@ -23,8 +23,11 @@ class Investigation {
   void listen(EventLoop& loop, std::function<void(const XidLine&)> told) { kernel_log_.listen(loop, std::move(told)); }
   // When the kernel log first told of a fault of that process, of late.
   [[nodiscard]] std::optional<ProgressTick> first_heard(pid_t pid) { return kernel_log_.first_heard(pid); }
+  // Where, of late, as the kernel log names it.
+  [[nodiscard]] std::optional<std::uint64_t> address_of(pid_t pid);
   // What is known of a session of an executor that has died.
   [[nodiscard]] static SessionCondition condition_of(const ClientSession& session, bool busy);
+  // Notes the fault against the program of who is guilty; where nobody is, that is the caller's.
   [[nodiscard]] Guilt investigate(const ManagedExecutor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
 
  private:

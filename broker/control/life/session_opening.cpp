@@ -69,6 +69,8 @@ void SessionOpening::programs_known() {
 
 // A client that has objects is held while its executor pauses after too many deaths: an error would be for ever. A new one may try again.
 void SessionOpening::await_executor(ClientSession& session) {
+  // What may fault is run where nobody else is, or not at all.
+  if (session.trial && session.executor == nullptr) return ends_.refuse(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
   if (awaits_program(session)) {
     session.phase = SessionPhase::waiting;
     return arm_deadline(session);
@@ -82,6 +84,7 @@ void SessionOpening::await_executor(ClientSession& session) {
   if (!placed || (pauses && !(session.has_lived && session.executor->will_retry()))) return session.respond(CUDA_ERROR_MPS_SERVER_NOT_READY);
   session.phase = SessionPhase::waiting;
   arm_deadline(session);
+  if (settings_.awaits_turn(session)) return;
   if (session.executor->state() == ExecutorState::active && !settings_.is_held_back(session)) open_in_executor(session);
 }
 
@@ -90,7 +93,10 @@ void SessionOpening::serve(ManagedExecutor& executor) {
   for (const auto& [id, session] : sessions_.all()) {
     if (session.executor == &executor && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
   }
-  for (const std::uint64_t id : waiting) open_in_executor(sessions_.at(id));
+  for (const std::uint64_t id : waiting) {
+    ClientSession& session = sessions_.at(id);
+    if (!settings_.awaits_turn(session)) open_in_executor(session);
+  }
 }
 
 std::vector<std::uint64_t> SessionOpening::waiting_for(const ManagedExecutor& executor) const {

@@ -61,10 +61,15 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
              .relocations = relocations_,
              .replacements = replacements_,
              .ledger = ledger_},
-            {.lost = [this](std::uint64_t session) { changes_.ended(session); },
+            {.lost =
+                 [this](std::uint64_t session) {
+                   changes_.ended(session);
+                   trials_.ended(session);
+                 },
              .erased =
                  [this](std::uint64_t session) {
                    changes_.ended(session);
+                   trials_.ended(session);
                    heaps_.look_soon();
                  }}),
       opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, probation_, ends_,
@@ -87,6 +92,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                       return std::min(session.asked_client_priority.value_or(otherwise), limits_.client_priorities - 1);
                     },
                 .terms = [this](const ClientSession& session) { return terms_of(session); },
+                .awaits_turn = [this](ClientSession& session) { return trials_.awaits_turn(session); },
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
       changes_(loop, sessions_, [this](const ClientSession& session) { return terms_of(session); }),
       requests_(loop, {.limits = limits_,
@@ -99,7 +105,8 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                              if (ClientSession* const found = sessions_.find(session); found != nullptr) changes_.refresh(*found);
                            }}),
       investigation_(sessions_, ledger_),
-      deaths_(sessions_, ends_, relocations_, investigation_, ledger_),
+      trials_(loop, limits_, sessions_, choice_, replays_, ends_, ledger_, [this](ClientSession& session) { opening_.await_executor(session); }),
+      deaths_(sessions_, ends_, relocations_, investigation_, trials_, ledger_),
       restarts_(loop, sessions_, pool_, images_, image_service_, replacements_, [this](ManagedExecutor& executor) { serve(executor); }),
       heaps_(loop, sessions_, pool_, restarts_, [this](ManagedExecutor& executor) { serve(executor); }) {}
 
@@ -170,7 +177,10 @@ SessionHandover SessionManager::handover() {
                           .default_client_priority = default_client_priority_});
 }
 
-void SessionManager::save(StateWriter& state) { handover().save(state); }
+void SessionManager::save(StateWriter& state) {
+  trials_.end_all();
+  handover().save(state);
+}
 
 bool SessionManager::resume(StateReader& state, std::string& why, std::function<void()> started) {
   SessionHandover former = handover();

@@ -20,6 +20,7 @@
 #include "broker/control/life/executor_deaths.hpp"
 #include "broker/control/life/multiprocessor_requests.hpp"
 #include "broker/control/life/session_opening.hpp"
+#include "broker/control/life/trials.hpp"
 #include "broker/control/placement/collectives.hpp"
 #include "broker/control/placement/probation.hpp"
 #include "broker/control/placement/relocations.hpp"
@@ -108,6 +109,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] HostSegments& segments() { return segments_; }
   [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
   void end(ClientSession& session) { ends_.end(session); }  // the client is gone
+  void trial_ended(ClientSession& session, const proto::TrialEnded& ended) { trials_.told(session, ended); }
   // After a hand-over: those that no connection has come with.
   void end_all_but(const std::set<std::uint64_t>& claimed) { ends_.end_all_but(claimed); }
   // The client has CUDA_ERROR_MPS_CLIENT_TERMINATED from now on. `stopped` is called once, when nothing of the session runs any more.
@@ -177,6 +179,7 @@ class SessionManager final : public ExecutorOwner {
   ClientChanges changes_;
   MultiprocessorRequests requests_;
   Investigation investigation_;
+  Trials trials_;
   ExecutorDeaths deaths_;
   Restarts restarts_;
   HeapRenewal heaps_;

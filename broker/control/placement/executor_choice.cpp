@@ -52,7 +52,7 @@ ManagedExecutor* ExecutorChoice::place_apart(const ClientSession& session, const
   (void)pool_.first(session.device);
   if (ManagedExecutor* found = find_apart(session, ward)) return found;
   const auto count = std::ranges::count_if(
-      reserved_, [&](const auto& entry) { return is_near(entry.first, session) && !entry.second.is_probation() && !entry.second.is_group(); });
+      reserved_, [&](const auto& entry) { return is_near(entry.first, session) && entry.second.is_quarantine(); });
   const auto is_free = [&](const ManagedExecutor& other) { return !other.is_first() && !is_reserved(other.id()) && !is_used(other); };
   const bool may_have_own = ward.is_probation() || ward.is_group() || static_cast<unsigned>(count) < limits_.quarantine.executors;
   ManagedExecutor* const own = may_have_own ? pool_.choose(session.device, limits_.house_of(session.client.uid), is_free) : nullptr;
@@ -95,7 +95,7 @@ ManagedExecutor* ExecutorChoice::find_apart(const ClientSession& session, const 
 ManagedExecutor* ExecutorChoice::share_quarantine(const ClientSession& session) const {
   for (const auto& [id, other] : reserved_) {
     ManagedExecutor& executor = *pool_.all().at(id);
-    if (!is_near(id, session) || ranges_.is_left_in(executor, session.id) || other.is_probation() || other.is_group()) continue;
+    if (!is_near(id, session) || ranges_.is_left_in(executor, session.id) || !other.is_quarantine()) continue;
     log_warning("{}: is in quarantine, in executor {}, together with this: {}; there are no more for it (--quarantine-executors, --executors).",
                 session.name(), executor.label(), other.name());
     return &executor;
@@ -125,6 +125,15 @@ ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, cons
   });
   if (other != nullptr && own != reserved_.end()) reserved_.emplace(other->id(), own->second);
   return other;
+}
+
+// One that has loaded nothing: it makes the loads that the suspects know.
+ManagedExecutor* ExecutorChoice::for_trials(const ManagedExecutor& present) {
+  ManagedExecutor* const own = pool_.choose(present.device(), present.user(), [&](const ManagedExecutor& executor) {
+    return &executor != &present && !executor.is_first() && !is_reserved(executor.id()) && !images_.has_log(executor.id()) && !is_used(executor);
+  });
+  if (own != nullptr) reserved_[own->id()] = Ward::of_trials();
+  return own;
 }
 
 bool ExecutorChoice::has_blank_heap(const ManagedExecutor& executor) const {
@@ -157,7 +166,9 @@ bool ExecutorChoice::is_used(const ManagedExecutor& executor) const {
 }
 
 void ExecutorChoice::let_go_if_unused(ManagedExecutor& executor) {
-  if (!is_used(executor)) pool_.release(executor, [this, &executor] { return !is_used(executor); });
+  const auto reserved = reserved_.find(executor.id());
+  const bool at_once = reserved != reserved_.end() && reserved->second.is_trials();  // nobody else is placed there
+  if (!is_used(executor)) pool_.release(executor, [this, &executor] { return !is_used(executor); }, at_once);
 }
 
 void ExecutorChoice::released(const Ward& ward) {

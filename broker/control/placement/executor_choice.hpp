@@ -39,6 +39,8 @@ class ExecutorChoice {
       const ManagedExecutor& present, const ClientSession& session, const ExecutorPool::Suits& pleases = [](const ManagedExecutor&) { return true; });
   // Where a session goes whose program is no longer on probation; nullptr: nowhere, or it is in no executor for that.
   [[nodiscard]] ManagedExecutor* out_of_probation(const ClientSession& session);
+  // Where those who may have caused the end of `present` are tried, reserved for that; nullptr: none can be had.
+  [[nodiscard]] ManagedExecutor* for_trials(const ManagedExecutor& present);
   // Clients that have ended, or are ending, have left nothing on its device's heap.
   [[nodiscard]] bool has_blank_heap(const ManagedExecutor& executor) const;
   [[nodiscard]] bool serves_probation(ExecutorId executor) const;
@@ -66,7 +68,7 @@ class ExecutorChoice {
   const ImageStore& images_;
   const FaultLedger& ledger_;
   const Kinds& kinds_;
-  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine, or on probation, or a group only
+  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine, or on probation, or a group, or trials only
 };
 
 }  // namespace mpsshim::broker::control

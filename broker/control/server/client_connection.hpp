@@ -71,6 +71,7 @@ class ClientConnection {
   void on(const proto::PeerLease& request);
   void on(const proto::PeerSegment& request);
   void on(const proto::OutputTake& request);
+  void on(const proto::TrialEnded& request);
   void on(const proto::LeaseReplace& request);
 
   [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::FileDescriptor pidfd);

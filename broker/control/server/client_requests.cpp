@@ -146,6 +146,11 @@ void ClientConnection::on(const proto::OutputTake&) {
   answer(message, CUDA_SUCCESS);
 }
 
+void ClientConnection::on(const proto::TrialEnded& request) {
+  if (ClientSession* session = manager_.find(session_)) manager_.trial_ended(*session, request);
+  answer(proto::TrialNoted{}, CUDA_SUCCESS);
+}
+
 void ClientConnection::on(const proto::LeaseReplace& request) {
   CUresult status = CUDA_SUCCESS;
   ClientSession* session = live_session(status);

@@ -45,10 +45,14 @@ void ChannelMemory::write_header(std::uint64_t session, std::uint64_t epoch, std
   page.session_state.store(static_cast<std::uint32_t>(proto::SessionState::active), std::memory_order_release);
 }
 
-void ChannelMemory::tell_moved() {
+void ChannelMemory::tell_moved() { tell_gone(proto::SessionState::moved); }
+
+void ChannelMemory::tell_on_trial() { tell_gone(proto::SessionState::on_trial); }
+
+void ChannelMemory::tell_gone(proto::SessionState state) {
   // An executor may have failed the session before it died; that stands.
   auto expected = static_cast<std::uint32_t>(proto::SessionState::active);
-  header().session_state.compare_exchange_strong(expected, static_cast<std::uint32_t>(proto::SessionState::moved), std::memory_order_acq_rel);
+  header().session_state.compare_exchange_strong(expected, static_cast<std::uint32_t>(state), std::memory_order_acq_rel);
   wake_client();
 }
 

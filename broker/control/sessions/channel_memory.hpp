@@ -34,6 +34,7 @@ class ChannelMemory {
   void write_header(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor);
   // Wakes whoever sleeps for an answer, a fence or room; one that was about to sleep looks at its session's state after 20 ms.
   void tell_moved();
+  void tell_on_trial();
   void tell_failed(std::uint32_t error);
   // Whether there is text of its kernels for it to take.
   void tell_output(bool is_waiting);
@@ -45,6 +46,7 @@ class ChannelMemory {
   [[nodiscard]] std::uint64_t written_bytes() const;  // of records, as the client says
 
  private:
+  void tell_gone(proto::SessionState state);
   ChannelMemory() = default;
   [[nodiscard]] proto::ChannelHeader& header() const;
   void wake_client() const;

@@ -65,6 +65,12 @@ struct SessionRelocation {
   EventLoop::Timer limit;
 };
 
+// It may have caused a fault: what it had launched is to be run again, in an executor for that, and then it is lost (Trials).
+struct SessionTrial {
+  std::uint64_t number = 0;
+  EventLoop::Timer limit;  // since its client has asked for it
+};
+
 struct ClientSession {
   // Must not end the session it is called with: whoever answers may go on with it.
   using Answer = std::function<void(CUresult status, ClientSession& session)>;
@@ -125,6 +131,7 @@ struct ClientSession {
   bool event_times_hold = false;
 
   std::optional<SessionRelocation> relocation;
+  std::optional<SessionTrial> trial;
   unsigned crashes_while_compiling = 0;  // of executors, over images of this session
   bool is_bound = false;                 // its variables came to other addresses in another executor: it is asked to move no more
 

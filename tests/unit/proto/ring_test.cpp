@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -161,4 +162,32 @@ TEST_CASE("producer and consumer in two threads lose nothing, with a full ring a
   }
   consumer.join();
   CHECK(channel.producer.empty());
+}
+
+TEST_CASE("the oldest record that is still there is a record's beginning, and not half overwritten") {
+  Channel channel;
+  std::vector<std::uint64_t> begins;
+  std::uint32_t random = 1;
+  bool has_wrapped = false;
+  for (int i = 0; i < 20'000; ++i) {
+    random = random * 1664525u + 1013904223u;
+    // Short ones, long ones, and the longest that there are, in spells.
+    const std::uint32_t room = kMaxRecordBytes - static_cast<std::uint32_t>(sizeof(RecordHeader));
+    const std::uint32_t trailing = i / 100 % 3 == 0 ? random % 300 : i / 100 % 3 == 1 ? random % room : room;
+    begins.push_back(channel.producer.position());
+    if (!channel.push(trailing, 0)) {
+      begins.pop_back();
+      while (channel.consumer.copy_out(channel.buffer).records != 0) {
+      }
+      continue;
+    }
+    const std::uint64_t oldest = channel.producer.oldest_record();
+    REQUIRE(std::binary_search(begins.begin(), begins.end(), oldest));
+    REQUIRE(channel.producer.position() + kMaxRecordBytes <= oldest + kRingBytes);
+    // All but two blocks' worth of the ring is there to look back at.
+    if (oldest == 0) continue;
+    has_wrapped = true;
+    REQUIRE(channel.producer.position() - oldest >= kRingBytes - 3 * std::uint64_t{kMaxRecordBytes});
+  }
+  CHECK(has_wrapped);
 }
