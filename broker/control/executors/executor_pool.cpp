@@ -11,10 +11,11 @@ ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const Ex
                            ExecutorOwner& owner)
     : loop_(loop), launcher_(launcher), settings_(settings), limits_(limits), owner_(owner) {}
 
-ManagedExecutor& ExecutorPool::add(ExecutorId id, const ExecutorSettings& settings) {
+ManagedExecutor& ExecutorPool::add(ExecutorId id, const ExecutorSettings& settings, Begin begin) {
   auto& executor = executors_[id];
   executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
-  if (!quitting_) executor->start();
+  if (quitting_) return *executor;
+  begin == Begin::at_once ? executor->start() : executor->start_without_context();
   return *executor;
 }
 
@@ -22,7 +23,7 @@ ManagedExecutor& ExecutorPool::first(unsigned device) {
   if (const auto found = executors_.find({device, 0}); found != executors_.end()) return *found->second;
   ExecutorSettings settings = settings_;
   if (device != 0) settings.drivers = {executors_.at({0, 0})->driver()};
-  return add({device, 0}, settings);
+  return add({device, 0}, settings, Begin::at_once);
 }
 
 void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts,
@@ -35,11 +36,11 @@ void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string&
   executor->start();
 }
 
-ManagedExecutor* ExecutorPool::choose(unsigned device, uid_t user, const Suits& suits) {
+ManagedExecutor* ExecutorPool::choose(unsigned device, uid_t user, const Suits& suits, Begin begin) {
   (void)first(device);
   ManagedExecutor* const found =
       any(device, user, [&](const ManagedExecutor& executor) { return !executors_.at(executor.id())->is_blocked() && suits(executor); });
-  return found != nullptr ? found : add_another(device, user);
+  return found != nullptr ? found : add_another(device, user, begin);
 }
 
 ManagedExecutor* ExecutorPool::any(unsigned device, uid_t user, const Suits& suits) const {
@@ -61,7 +62,7 @@ bool ExecutorPool::may_try(unsigned device, uid_t user) {
   return EventLoop::Clock::now() >= refused->second;
 }
 
-ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user) {
+ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user, Begin begin) {
   if (quitting_) return nullptr;
   if (!may_try(device, user)) return nullptr;
   const auto count = std::ranges::count_if(
@@ -71,7 +72,7 @@ ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user) {
   while (executors_.contains(id)) ++id.ordinal;
   ExecutorSettings settings = settings_;
   settings.drivers = {first(device).driver()};
-  return &add(id, settings);
+  return &add(id, settings, begin);
 }
 
 void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused, bool at_once) {

@@ -5,6 +5,7 @@
 // Knows no sessions: who may be where is SessionManager's business, which owns this. The control process's thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,7 +33,9 @@ class ExecutorPool {
   // A first executor again, as it was in the control process before this one. That of device 0 and kHome first.
   void resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts, const ServerNumber& number);
   // Of that user's the first that is not blocked and suits; else a new one, if one more may be had; else nullptr.
-  ManagedExecutor* choose(unsigned device, uid_t user, const Suits& suits);
+  // The new one starts at once, or without a context (ManagedExecutor::start_without_context).
+  enum class Begin : std::uint8_t { at_once, without_context };
+  ManagedExecutor* choose(unsigned device, uid_t user, const Suits& suits, Begin begin = Begin::at_once);
   // Of that user's the first that suits, blocked or not; nullptr: there is none.
   [[nodiscard]] ManagedExecutor* any(unsigned device, uid_t user, const Suits& suits) const;
 
@@ -50,8 +53,8 @@ class ExecutorPool {
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<ManagedExecutor>>& all() const { return executors_; }
 
  private:
-  [[nodiscard]] ManagedExecutor& add(ExecutorId id, const ExecutorSettings& settings);
-  [[nodiscard]] ManagedExecutor* add_another(unsigned device, uid_t user);
+  [[nodiscard]] ManagedExecutor& add(ExecutorId id, const ExecutorSettings& settings, Begin begin);
+  [[nodiscard]] ManagedExecutor* add_another(unsigned device, uid_t user, Begin begin);
   [[nodiscard]] bool may_try(unsigned device, uid_t user);
 
   EventLoop& loop_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <unistd.h>
 
@@ -99,7 +100,7 @@ void ManagedExecutor::start() {
   started_at_ = EventLoop::Clock::now();
   serving_ = standby_.take();
   const bool takes_over = serving_ != nullptr;
-  if (!takes_over) serving_ = ExecutorInstance::launch(loop_, launcher_, options());
+  if (!takes_over) serving_ = ExecutorInstance::launch(loop_, launcher_, awaits_context_ ? standby_options(StandbyKind::cold) : options());
   if (!serving_) {
     log_error("Executor {} could not be started ({}); next try in {} ms.", label_, std::strerror(errno), settings_.retry_delay.count());
     state_ = ExecutorState::fault;
@@ -118,6 +119,15 @@ void ManagedExecutor::start() {
     serving_->kill();
   });
   if (takes_over) take_over();
+}
+
+void ManagedExecutor::start_without_context() {
+  awaits_context_ = true;
+  start();
+}
+
+void ManagedExecutor::make_context() {
+  if (std::exchange(awaits_context_, false) && serving_) serving_->make_context();
 }
 
 // One that has not come so far goes on as any other that starts.

@@ -45,6 +45,9 @@ class ManagedExecutor {
   ManagedExecutor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner);
 
   void start();
+  // Its first life comes as far as it can without a context, which would hold up others that are being made, and waits for make_context().
+  void start_without_context();
+  void make_context();
   // Before start(), in a control process that has taken over from another: what its lives there have shown.
   void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts, const ServerNumber& number);
   void send(const OutgoingMessage& message);
@@ -140,6 +143,7 @@ class ManagedExecutor {
 
   ExecutorState state_ = ExecutorState::stopped;
   bool prepares_next_ = false;  // since this life began
+  bool awaits_context_ = false;
   bool quitting_ = false;
   bool renewing_ = false;
   bool retiring_ = false;

@@ -11,6 +11,7 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr std::chrono::seconds kCaseLimit{5};  // whoever has not asked by then does without
+constexpr std::chrono::milliseconds kLifeLimit{600};  // for the next life of the executor that has faulted: its clients come first
 constexpr unsigned kPageShift = 12;            // of an address the kernel log often has the page alone
 
 std::optional<std::uint64_t> page_of(std::optional<std::uint64_t> address) {
@@ -55,6 +56,8 @@ std::set<std::uint64_t> Trials::begin(const ManagedExecutor& executor, const Dea
   made.error = report.error;
   made.address = address;
   made.executor = own;
+  made.faulted = &executor;
+  made.context = loop_.after(kLifeLimit, [own] { own->make_context(); });
   made.undecided = {tried.begin(), tried.end()};
   made.programs = sessions_.programs_of(find_suspects(report, sessions));
   made.limit = loop_.after(kCaseLimit, [this, number] { end(number); });
@@ -85,7 +88,7 @@ bool Trials::awaits_turn(ClientSession& session) {
 }
 
 void Trials::told(ClientSession& session, const proto::TrialEnded& ended) {
-  if (!session.trial) return;
+  if (!session.trial || session.is_ending() || session.phase == SessionPhase::lost) return;
   log_info("{}: {} launches of it were run again: {}.", session.name(), ended.launches, outcome_text(ended.outcome));
   give_up(session, "its work was lost with another client's fault, or its own");
 }
@@ -115,6 +118,15 @@ void Trials::settled(ManagedExecutor& executor, bool is_solved) {
   found->second.programs.clear();  // it was none of theirs
   executor.end_with_life();
   end(found->first);
+}
+
+// Contexts are made one after the other, and that of those who lose nothing is the first.
+void Trials::executor_ready(const ManagedExecutor& executor) {
+  for (auto& [number, its] : cases_) {
+    if (its.faulted != &executor) continue;
+    its.context.reset();
+    its.executor->make_context();
+  }
 }
 
 // Its executor has nothing of it any more: the next one's turn, in a moment.

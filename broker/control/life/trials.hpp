@@ -45,6 +45,7 @@ class Trials {
   [[nodiscard]] bool confirms(const ManagedExecutor& executor, CUresult error, std::optional<std::uint64_t> address) const;
   // What its death costs has been settled: with somebody shown guilty, nobody else has to be tried.
   void settled(ManagedExecutor& executor, bool is_solved);
+  void executor_ready(const ManagedExecutor& executor);
   void ended(std::uint64_t session);  // it is lost, or gone
   void end_all();                     // before a restart: nobody is to be tried among the others
 
@@ -54,10 +55,11 @@ class Trials {
     CUresult error = CUDA_SUCCESS;
     std::optional<std::uint64_t> address;
     ManagedExecutor* executor = nullptr;  // reserved for it; ends with it
+    const ManagedExecutor* faulted = nullptr;  // compared only
     std::set<std::uint64_t> undecided;    // sessions
     std::uint64_t current = 0;            // whose turn it is; 0: nobody's
     std::vector<std::shared_ptr<const ClientProgram>> programs;  // of all suspects
-    EventLoop::Timer step, limit;
+    EventLoop::Timer context, step, limit;
   };
   using Cases = std::map<std::uint64_t, Case>;
 

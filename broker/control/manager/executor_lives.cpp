@@ -21,6 +21,7 @@ void SessionManager::executor_ready(ManagedExecutor& executor) {
   } else {
     serve(executor);
   }
+  trials_.executor_ready(executor);
   log_server(executor.pid(), "Server status is ACTIVE: device {}, {}.", executor.device(), executor.driver());
   choice_.let_go_if_unused(executor);
   if (first && facts_file_.are_there()) events_.facts_published();

@@ -129,9 +129,10 @@ ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, cons
 
 // One that has loaded nothing: it makes the loads that the suspects know.
 ManagedExecutor* ExecutorChoice::for_trials(const ManagedExecutor& present) {
-  ManagedExecutor* const own = pool_.choose(present.device(), present.user(), [&](const ManagedExecutor& executor) {
+  const auto is_free = [&](const ManagedExecutor& executor) {
     return &executor != &present && !executor.is_first() && !is_reserved(executor.id()) && !images_.has_log(executor.id()) && !is_used(executor);
-  });
+  };
+  ManagedExecutor* const own = pool_.choose(present.device(), present.user(), is_free, ExecutorPool::Begin::without_context);
   if (own != nullptr) reserved_[own->id()] = Ward::of_trials();
   return own;
 }

@@ -39,7 +39,7 @@ class ExecutorChoice {
       const ManagedExecutor& present, const ClientSession& session, const ExecutorPool::Suits& pleases = [](const ManagedExecutor&) { return true; });
   // Where a session goes whose program is no longer on probation; nullptr: nowhere, or it is in no executor for that.
   [[nodiscard]] ManagedExecutor* out_of_probation(const ClientSession& session);
-  // Where those who may have caused the end of `present` are tried, reserved for that; nullptr: none can be had.
+  // Where those who may have caused the end of `present` are tried, reserved for that; nullptr: none can be had. It may wait for make_context().
   [[nodiscard]] ManagedExecutor* for_trials(const ManagedExecutor& present);
   // Clients that have ended, or are ending, have left nothing on its device's heap.
   [[nodiscard]] bool has_blank_heap(const ManagedExecutor& executor) const;

@@ -196,3 +196,15 @@ TEST_CASE("a restart of the program leaves nobody on trial, who would be tried a
   CHECK(state_in(broker.pages[0]) == kFailed);
   CHECK(broker.error_of(0) == CUDA_ERROR_MPS_SERVER_NOT_READY);
 }
+
+TEST_CASE("the context for trials is made behind that of the next life, whose clients lose nothing, or when that one does not come") {
+  Faulted broker;
+  CHECK(broker.trial().options.is_cold);
+  turn_for(broker.loop, 50);
+  CHECK_FALSE(broker.trial().receive());
+  SECTION("it comes") {
+    broker.next().ready();
+    (void)broker.trial().expect<message::MakeContext>();
+  }
+  SECTION("it does not") { (void)broker.trial().expect<message::MakeContext>(); }
+}
