@@ -2,6 +2,7 @@
 #include "interposer/channel/recovery.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <optional>
 
@@ -55,7 +56,7 @@ bool Recovery::may_try_again() const {
 }
 
 CUresult Recovery::refuse(const char* what, std::uint64_t which) const {
-  if (is_over_) {
+  if (needed_) {
     debug_line(DebugTopic::channel, "what session %llu had launched is not run again: %s (%llu)", number(old_->header().session), what, number(which));
     return CUDA_ERROR_MPS_SERVER_NOT_READY;
   }
@@ -104,7 +105,13 @@ CUresult Recovery::lost_again(WaitEnd end) {
 }
 
 CUresult Recovery::post_recipe(const Recipe& recipe) {
-  const RecordParts parts{recipe.id, recipe.stream, recipe.body, recipe.trailing};
+  RecordParts parts{recipe.id, recipe.stream, recipe.body, recipe.trailing};
+  proto::ModuleLoadRecord load{};
+  if (needed_ && recipe.id == proto::RecordId::ModuleLoad && recipe.has_contents) {
+    std::memcpy(&load, recipe.body.data(), proto::ModuleLoadRecord::kBodyBytes);
+    load.offers.set(proto::ModuleOffer::anywhere);
+    parts.body = std::as_bytes(std::span(&load, 1)).first(proto::ModuleLoadRecord::kBodyBytes);
+  }
   const std::uint32_t slot = next_->recovery_slot();
   if (recipe.is_call) next_->arm_slot(slot);
   const std::uint32_t size = proto::record_size(parts.body.size(), parts.trailing.size());
@@ -128,7 +135,7 @@ CUresult Recovery::post_recipe(const Recipe& recipe) {
 
 CUresult Recovery::post_recipes() {
   for (const auto& [key, recipe] : session_.recipes_.entries()) {
-    if (!RecipeBook::is_needed(recipe, unread_.consumed)) continue;
+    if (!RecipeBook::is_needed(recipe, unread_.consumed) || (needed_ && !needed_->contains(recipe))) continue;
     posted_.emplace_back(key, next_->producer().position());
     if (const CUresult error = post_recipe(recipe); error != CUDA_SUCCESS) return error;
   }
@@ -147,28 +154,29 @@ bool Recovery::is_on_trial() const {
 
 // The program's other threads see nothing of it: they wait for this one, and the words that they look at stay the old link's.
 CUresult Recovery::stand_trial() {
-  is_over_ = true;
   if (session_.fences_.has_kernel_error()) return CUDA_ERROR_ASSERT;
+  unread_.consumed = std::min(old_->header().head.load(std::memory_order_acquire), old_->producer().position());
+  const std::vector<std::uint64_t> launches = find_launches_in_flight(*old_, unread_.consumed, session_.fences_);
+  needed_.emplace(launches, *old_, session_.recipes_.entries());
   proto::TrialEnded ended;
   ended.outcome = proto::TrialOutcome::not_run;
-  proto::Attached attached;
-  proto::FileDescriptor file;
-  if (const CUresult error = session_.request_link(attached, next_, file); error != CUDA_SUCCESS) return error;
-  FenceMemory fences;
-  unread_.consumed = std::min(old_->header().head.load(std::memory_order_acquire), old_->producer().position());
-  CUresult error = fences.map(file) ? post_recipes() : CUDA_ERROR_OUT_OF_MEMORY;
-  if (error == CUDA_SUCCESS) error = run_launches(fences, ended);
-  fences.unmap();
-  if (error != CUDA_SUCCESS && error != CUDA_ERROR_MPS_SERVER_NOT_READY) return error;  // it has a verdict
+  if (!launches.empty()) {
+    proto::Attached attached;
+    proto::FileDescriptor file;
+    if (const CUresult error = session_.request_link(attached, next_, file); error != CUDA_SUCCESS) return error;
+    FenceMemory fences;
+    CUresult error = fences.map(file) ? post_recipes() : CUDA_ERROR_OUT_OF_MEMORY;
+    if (error == CUDA_SUCCESS) error = run_launches(launches, fences, ended);
+    fences.unmap();
+    if (error != CUDA_SUCCESS && error != CUDA_ERROR_MPS_SERVER_NOT_READY) return error;  // it has a verdict
+  }
   proto::TrialNoted noted;
   // The control process answers in ClientConnection::on.
   (void)connection().ask(ended, noted);
   return CUDA_ERROR_MPS_SERVER_NOT_READY;
 }
 
-CUresult Recovery::run_launches(const FenceMemory& fences, proto::TrialEnded& ended) {
-  const std::vector<std::uint64_t> launches = find_launches_in_flight(*old_, unread_.consumed, session_.fences_);
-  if (launches.empty()) return CUDA_SUCCESS;
+CUresult Recovery::run_launches(const std::vector<std::uint64_t>& launches, const FenceMemory& fences, proto::TrialEnded& ended) {
   const RunAgain run = run_again(launches, *old_, *next_, fences, session_.channel_.peer());
   ended.launches = run.launches;
   if (run.end != WaitEnd::ready) return lost_again(run.end);

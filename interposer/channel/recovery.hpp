@@ -23,6 +23,7 @@
 #include "interposer/channel/channel.hpp"
 #include "interposer/channel/fences.hpp"
 #include "interposer/channel/recipe_book.hpp"
+#include "interposer/channel/run_again.hpp"
 #include "proto/client_requests.hpp"
 
 namespace mpsshim::interposer {
@@ -46,7 +47,7 @@ class Recovery {
   CUresult carry_unread();
   void publish();
   CUresult stand_trial();
-  CUresult run_launches(const FenceMemory& fences, proto::TrialEnded& ended);
+  CUresult run_launches(const std::vector<std::uint64_t>& launches, const FenceMemory& fences, proto::TrialEnded& ended);
   [[nodiscard]] bool is_on_trial() const;
   CUresult lost_again(WaitEnd end);
   CUresult refuse(const char* what, std::uint64_t which) const;
@@ -58,7 +59,7 @@ class Recovery {
   std::optional<std::uint64_t> carried_to_;  // where in the new ring what was unread begins
   bool has_moved_on_ = false;                // the session, from the executor it was being brought back in
   unsigned attempts_ = 0;
-  bool is_over_ = false;  // whatever comes back: on trial
+  std::optional<NeededRecipes> needed_;  // on trial: of all recipes
   std::vector<std::pair<RecipeBook::Key, std::uint64_t>> posted_;  // recipes and their place in the new ring
 };
 

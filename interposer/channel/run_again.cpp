@@ -25,6 +25,13 @@ bool is_launch(const proto::RecordHeader& header) {
   return header.id == static_cast<std::uint16_t>(proto::RecordId::Launch) || header.id == static_cast<std::uint16_t>(proto::RecordId::GraphLaunch);
 }
 
+template <typename Record>
+Record read(const std::byte* body) {
+  Record record{};
+  std::memcpy(&record, body, Record::kBodyBytes);
+  return record;
+}
+
 // f(position, header, body) of each record that is still there and was read. Stops at what is none: the ring is this process's own, so nothing
 // is lost by that but the trial.
 template <typename F>
@@ -52,6 +59,54 @@ std::vector<std::uint64_t> find_launches_in_flight(Link& old_link, std::uint64_t
     if (is_launch(header) && position >= ended[header.stream.index() % proto::kFenceWords]) launches.push_back(position);
   });
   return launches;
+}
+
+NeededRecipes::NeededRecipes(const std::vector<std::uint64_t>& launches, const Link& old_link, const RecipeBook::Entries& recipes) {
+  for (const std::uint64_t position : launches) {
+    const std::byte* const at = old_link.ring_memory() + position % proto::kRingBytes;
+    proto::RecordHeader header;
+    std::memcpy(&header, at, sizeof header);
+    are_all_ |= header.id != static_cast<std::uint16_t>(proto::RecordId::Launch);
+    if (!are_all_) functions_.insert(read<proto::LaunchRecord>(at + sizeof header).function.value);
+  }
+  for (const auto& [key, recipe] : recipes) {
+    if (recipe.id == proto::RecordId::FunctionBind) note_module<proto::FunctionBindRecord>(recipe);
+    if (recipe.id == proto::RecordId::FunctionLookup) note_module<proto::FunctionLookupRecord>(recipe);
+  }
+  for (const auto& [key, recipe] : recipes) {
+    if (recipe.id != proto::RecordId::ReferenceLookup) continue;
+    const auto record = read<proto::ReferenceLookupRecord>(recipe.body.data());
+    if (modules_.contains(record.module.value)) references_.insert(record.reference.value);
+  }
+}
+
+bool NeededRecipes::contains(const Recipe& recipe) const {
+  if (are_all_) return true;
+  const std::byte* const body = recipe.body.data();
+  switch (recipe.id) {
+    case proto::RecordId::ModuleLoad: return modules_.contains(read<proto::ModuleLoadRecord>(body).module.value);
+    case proto::RecordId::FunctionBind: return functions_.contains(read<proto::FunctionBindRecord>(body).function.value);
+    case proto::RecordId::FunctionLookup: return functions_.contains(read<proto::FunctionLookupRecord>(body).function.value);
+    case proto::RecordId::FunctionSetAttribute: return functions_.contains(read<proto::FunctionSetAttributeRecord>(body).function.value);
+    case proto::RecordId::ReferenceLookup: return references_.contains(read<proto::ReferenceLookupRecord>(body).reference.value);
+    case proto::RecordId::ReferenceSet: return references_.contains(read<proto::ReferenceSetRecord>(body).reference.value);
+    case proto::RecordId::StreamCreate:
+    case proto::RecordId::EventCreate:
+    case proto::RecordId::GlobalLookup:
+    case proto::RecordId::GraphNodes:
+    case proto::RecordId::GraphInstantiate:
+    case proto::RecordId::GraphSetNodes:
+    case proto::RecordId::ConditionCreate:
+    case proto::RecordId::GreenContextCreate:
+    case proto::RecordId::GreenStreamCreate: return false;
+    default: return true;  // memory, arrays: kernels have their addresses and handles
+  }
+}
+
+template <typename Record>
+void NeededRecipes::note_module(const Recipe& recipe) {
+  const auto record = read<Record>(recipe.body.data());
+  if (functions_.contains(record.function.value)) modules_.insert(record.module.value);
 }
 
 RunAgain run_again(const std::vector<std::uint64_t>& launches, Link& old_link, Link& next_link, const FenceMemory& fences, PeerWatch peer) {

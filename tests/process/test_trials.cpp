@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/process/client.hpp"
@@ -112,4 +113,17 @@ TEST_CASE("who runs a kernel without end is not taken to be guilty by it, nor ke
   REQUIRE(theirs.find("=807") != std::string::npos);
   Client newcomer(broker);
   REQUIRE(newcomer.ask("hold") == "ok");
+}
+
+TEST_CASE("what a module's variables held is there when its kernel is run again") {
+  if (on_gpu()) MPSSHIM_SKIP("of machine code nobody knows whether a kernel only reads the variable: its launch may have written to it");
+  const BrokerFixture broker;
+  Client busy(broker), guilty(broker);
+  REQUIRE(guilty.ask("wild_global") == "ok");
+  REQUIRE(guilty.ask("count") == "ok 6");
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // its contents are kept
+  REQUIRE(busy.ask("spin") == "ok");
+  const std::string answer = guilty.ask("wild");
+  INFO(answer << "\n" << guilty.program().errors() << broker.log());
+  REQUIRE(answer.rfind(kIllegalAddress.error, 0) == 0);
 }

@@ -50,7 +50,6 @@ std::set<std::uint64_t> Trials::begin(const ManagedExecutor& executor, const Dea
              executor.label(), report.pid);
     return {};
   }
-  replays_.copy_log(tried, executor, *own);
   const std::uint64_t number = ++last_case_;
   Case& made = cases_[number];
   made.error = report.error;

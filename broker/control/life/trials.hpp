@@ -17,7 +17,6 @@
 #include "broker/control/faults/fault_ledger.hpp"
 #include "broker/control/faults/verdict.hpp"
 #include "broker/control/life/session_ends.hpp"
-#include "broker/control/loading/load_replays.hpp"
 #include "broker/control/placement/executor_choice.hpp"
 #include "broker/control/sessions/session_table.hpp"
 #include "proto/client_requests.hpp"
@@ -27,9 +26,9 @@ namespace mpsshim::broker::control {
 class Trials {
  public:
   // `open`: a session whose turn it is goes on (SessionOpening::await_executor).
-  Trials(EventLoop& loop, const SessionLimits& limits, SessionTable& sessions, ExecutorChoice& choice, LoadReplays& replays, SessionEnds& ends,
-         FaultLedger& ledger, std::function<void(ClientSession& session)> open)
-      : loop_(loop), limits_(limits), sessions_(sessions), choice_(choice), replays_(replays), ends_(ends), ledger_(ledger), open_(std::move(open)) {}
+  Trials(EventLoop& loop, const SessionLimits& limits, SessionTable& sessions, ExecutorChoice& choice, SessionEnds& ends, FaultLedger& ledger,
+         std::function<void(ClientSession& session)> open)
+      : loop_(loop), limits_(limits), sessions_(sessions), choice_(choice), ends_(ends), ledger_(ledger), open_(std::move(open)) {}
 
   // Of whom that was in `executor` when it died the launches are to be run again; empty: of nobody, or there is no executor to be had for it. Their
   // programs are suspects until that is over.
@@ -74,7 +73,6 @@ class Trials {
   const SessionLimits& limits_;
   SessionTable& sessions_;
   ExecutorChoice& choice_;
-  LoadReplays& replays_;
   SessionEnds& ends_;
   FaultLedger& ledger_;
   const std::function<void(ClientSession&)> open_;

@@ -114,14 +114,14 @@ void LoadReplays::add_copies_of(const ClientSession& session, CopyOwners& owners
     owners.emplace(std::pair(variable.image, variable.copy), session.id);
 }
 
-void LoadReplays::copy_log(std::span<const std::uint64_t> sessions, const ManagedExecutor& from, const ManagedExecutor& to) {
+void LoadReplays::copy_log(const ClientSession& session, const ManagedExecutor& from, const ManagedExecutor& to) {
   CopyOwners owners;
-  for (const std::uint64_t id : sessions) add_copies_of(*sessions_.find(id), owners);
+  add_copies_of(session, owners);
   images_.copy_log(from.id(), to.id(),
                    {[&](const ImageStore::Entry& entry) {
                       return owners.contains({entry.object, entry.copy});
                     },
-                    [&](std::uint64_t image) { return std::ranges::any_of(sessions, [&](std::uint64_t id) { return images_.is_held(image, id); }); }});
+                    [&](std::uint64_t image) { return images_.is_held(image, session.id); }});
 }
 
 void LoadReplays::forget_variables(ClientSession& session) {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <span>
 #include <utility>
 
 #include "broker/control/executors/executor_pool.hpp"
@@ -27,8 +26,8 @@ class LoadReplays {
   void replay(const ManagedExecutor& executor, ExecutorInstance& life);
   void feed_standby(const ManagedExecutor& executor);
   void life_ended(const ManagedExecutor& executor) { standby_feeds_.erase(executor.id()); }
-  // What the sessions have, and whatever was loaded before it.
-  void copy_log(std::span<const std::uint64_t> sessions, const ManagedExecutor& from, const ManagedExecutor& to);
+  // What the session has, and whatever was loaded before it.
+  void copy_log(const ClientSession& session, const ManagedExecutor& from, const ManagedExecutor& to);
   // Of images, that are kept there for its variables.
   void release_copies(const ClientSession& session, ManagedExecutor& executor);
   void forget_variables(ClientSession& session);  // it does not come back for them

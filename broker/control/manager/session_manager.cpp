@@ -105,7 +105,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                              if (ClientSession* const found = sessions_.find(session); found != nullptr) changes_.refresh(*found);
                            }}),
       investigation_(sessions_, ledger_),
-      trials_(loop, limits_, sessions_, choice_, replays_, ends_, ledger_, [this](ClientSession& session) { opening_.await_executor(session); }),
+      trials_(loop, limits_, sessions_, choice_, ends_, ledger_, [this](ClientSession& session) { opening_.await_executor(session); }),
       deaths_(sessions_, ends_, relocations_, investigation_, trials_, ledger_),
       restarts_(loop, sessions_, pool_, images_, image_service_, replacements_, [this](ManagedExecutor& executor) { serve(executor); }),
       heaps_(loop, sessions_, pool_, restarts_, [this](ManagedExecutor& executor) { serve(executor); }) {}

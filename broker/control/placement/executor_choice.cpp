@@ -127,7 +127,7 @@ ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, cons
   return other;
 }
 
-// One that has loaded nothing: it makes the loads that the suspects know.
+// One that has loaded nothing: what is loaded for a trial comes anywhere, and nobody is to find his copies there later.
 ManagedExecutor* ExecutorChoice::for_trials(const ManagedExecutor& present) {
   const auto is_free = [&](const ManagedExecutor& executor) {
     return &executor != &present && !executor.is_first() && !is_reserved(executor.id()) && !images_.has_log(executor.id()) && !is_used(executor);

@@ -2,7 +2,6 @@
 #include "broker/control/placement/relocations.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "broker/log.hpp"
@@ -174,7 +173,7 @@ void Relocations::check_variables(ClientSession& session) {
   ManagedExecutor& to = *session.relocation->to;
   if (to.state() != ExecutorState::active) return stay(session, "the other executor is not ready");
   session.relocation->has_copies = true;
-  replays_.copy_log(std::array{session.id}, *session.executor, to);
+  replays_.copy_log(session, *session.executor, to);
   replays_.replay(to, *to.serving());
   to.send({message::VariablesCheck{.session = session.id, .order = session.relocation->order}, {.variables = session.variables.get()}});
   session.relocation->limit = loop_.after(limits_.answer, [this, id = session.id] { stay(sessions_.at(id), "the other executor is not ready"); });

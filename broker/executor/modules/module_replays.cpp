@@ -92,6 +92,14 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
   return result;
 }
 
+CUresult ModuleStore::put_elsewhere(std::uint64_t session, const LoadedImage& image, std::vector<LoadedImage::Variable> kept) {
+  if (!std::ranges::equal(kept, image.variables, {}, &LoadedImage::Variable::size_bytes, &LoadedImage::Variable::size_bytes)) {
+    return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) kept[i].address = image.variables[i].address;
+  return restore(session, kept);
+}
+
 CUresult ModuleStore::restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables) {
   const std::lock_guard lock(restore_mutex_);
   const proto::trace::Span span("driver", "restoring variables", {"session", session}, {"pieces", variables.size()});

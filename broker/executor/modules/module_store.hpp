@@ -76,6 +76,8 @@ class ModuleStore {
   // That copy, its variables holding `kept` when this returns; by a helper. CUDA_ERROR_MPS_SERVER_NOT_READY: it is not there, or they have moved.
   [[nodiscard]] CUresult take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
                                    ImageUse& use);
+  // The same in a copy that was loaded anew, whose variables lie elsewhere. CUDA_ERROR_MPS_SERVER_NOT_READY: it has others.
+  [[nodiscard]] CUresult put_elsewhere(std::uint64_t session, const LoadedImage& image, std::vector<LoadedImage::Variable> kept);
   // Whether each copy in the table is here, its variables where they were.
   [[nodiscard]] bool has_kept(std::span<const KeptVariable> table);
   // The owner does not come back: its copies are anybody's.

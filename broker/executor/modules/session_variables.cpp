@@ -233,6 +233,7 @@ std::optional<SessionVariables::Kept> SessionVariables::kept(proto::ModuleId mod
     if (!is_of_module(variable, module) || variable.image != image) continue;
     if (variable.size_bytes == 0) return std::nullopt;
     found.copy = variable.copy;
+    found.is_any_out |= variable.is_out != 0;
     const std::byte* const contents = file->contents + variable.offset;
     found.variables.push_back({variable.address, variable.size_bytes, std::vector(contents, contents + variable.size_bytes)});
   }

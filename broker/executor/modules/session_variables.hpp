@@ -41,6 +41,7 @@ class SessionVariables {
   struct Kept {
     std::uint64_t copy = 0;
     std::vector<LoadedImage::Variable> variables;
+    bool is_any_out = false;  // somebody may have their addresses
   };
   [[nodiscard]] std::optional<Kept> kept(proto::ModuleId module, std::uint64_t image) const;
   // The contents are back in `image`.

@@ -75,6 +75,22 @@ void answer_managed(const std::shared_ptr<Session>& session, const SharedReply& 
   });
 }
 
+// Of a session on trial: nobody has the variables' addresses, so they may be others.
+void restore_anywhere(OutOfLineCall& incoming, const proto::ModuleLoadRecord& record, SessionVariables::Kept kept) {
+  if (kept.is_any_out) return incoming.answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ModuleLoadReply{});
+  incoming.session.start_job([reply = incoming.share_reply(), record, kept = std::move(kept)](const std::shared_ptr<Session>& session) {
+    const auto done = [session, reply, id = record.module, kept](CUresult result, ImageUse use, const std::string&) {
+      ModuleStore& modules = session->parts().modules;
+      if (result == CUDA_SUCCESS) result = modules.put_elsewhere(session->id(), **use, kept.variables);
+      session->finish_job([session, reply, id, result, use = std::move(use)] {
+        if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{});
+        add_module(*session, *reply, id, use, true);
+      });
+    };
+    session->parts().modules.load(session->id(), record.image, done, {}, record.offers.has(proto::ModuleOffer::has_objects));
+  });
+}
+
 // A module of an earlier executor, whose variables are to hold again what they held there: in the same copy of the image, at the same addresses.
 void restore_module(OutOfLineCall& incoming, const proto::ModuleLoadRecord& record) {
   std::optional<SessionVariables::Kept> kept = incoming.session.variables().kept(record.module, record.image);
@@ -85,6 +101,7 @@ void restore_module(OutOfLineCall& incoming, const proto::ModuleLoadRecord& reco
         incoming.session.id(), incoming.session.client_pid(), record.image, kMaxKeptBytes);
     return incoming.answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ModuleLoadReply{});
   }
+  if (record.offers.has(proto::ModuleOffer::anywhere)) return restore_anywhere(incoming, record, std::move(*kept));
   incoming.session.start_job([reply = incoming.share_reply(), record, kept = std::move(*kept)](const std::shared_ptr<Session>& session) {
     ImageUse use;
     const CUresult result = session->parts().modules.take_kept(session->id(), record.image, kept.copy, kept.variables, use);

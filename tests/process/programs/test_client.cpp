@@ -3,6 +3,8 @@
 //
 //   hold, check, use       held_objects.hpp
 //   global, count          a module with a writable variable, 5 at first; adds one to it and answers "ok N"
+//   wild_global            the same module with a kernel that stores to address 16 if the variable is 6
+//   wild                   launches it and waits: answers the error that the wait gives
 //   large_global           the same module with 300 MiB of variables more, which are not kept
 //   storm MS               dependent launches for so long, the result checked again and again: "ok ROUNDS"
 //   pulse US MS            a launch, its wait and a pause of so many microseconds, again and again for so long: "ok ROUNDS"
@@ -53,6 +55,7 @@ class Client {
  private:
   std::string load_global(const std::string& more);
   std::string count_global();
+  std::string launch_wild();
   std::string storm(int duration_ms);
   std::string pulse(int pause_us, int duration_ms);
   std::string latency(int duration_ms);
@@ -73,6 +76,7 @@ class Client {
   std::optional<HeldObjects> held_;
   std::unique_ptr<Words> own_;
   CUfunction count_ = nullptr;
+  CUfunction wild_ = nullptr;
   CUfunction trap_ = nullptr;
   CUgraphExec graph_ = nullptr;
   CUstream standing_ = nullptr;
@@ -90,10 +94,33 @@ Words& Client::own() {
   return *own_;
 }
 
+constexpr const char* kWild = R"ptx(
+.visible .entry wild()
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    .reg .pred %p<2>;
+    ld.global.u32 %r1, [counter];
+    setp.ne.u32 %p1, %r1, 6;
+    @%p1 bra DONE;
+    mov.u64 %rd1, 16;
+    st.global.u32 [%rd1], %r1;
+DONE:
+    ret;
+}
+)ptx";
+
 std::string Client::load_global(const std::string& more) {
   CUmodule module = nullptr;
   CU(cuModuleLoadData(&module, (kGlobalPtx + more).c_str()));
   CU(cuModuleGetFunction(&count_, module, "count"));
+  if (more == kWild) CU(cuModuleGetFunction(&wild_, module, "wild"));
+  return "ok";
+}
+
+std::string Client::launch_wild() {
+  CU(cuLaunchKernel(wild_, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+  CU(cuCtxSynchronize());
   return "ok";
 }
 
@@ -295,6 +322,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "use") return held_.value().use(), "ok";
   if (command == "global") return load_global("");
   if (command == "large_global") return load_global(".visible .global .align 8 .b8 room[314572800];\n");
+  if (command == "wild_global") return load_global(kWild);
+  if (command == "wild") return launch_wild();
   if (command == "count") return count_global();
   if (command == "storm") return storm(std::stoi(argument));
   if (command == "pulse") return pulse(std::stoi(argument), std::stoi(second));

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "gen/records.hpp"
@@ -146,4 +147,70 @@ TEST_CASE("launches that do not end again are waited for no longer than a second
     next.link->header().session_state.store(static_cast<std::uint32_t>(proto::SessionState::failed));
     CHECK(run_again(launches, *old.ends.link, *next.link, fences, {}).end == WaitEnd::failed);
   }
+}
+
+namespace {
+
+template <typename Record>
+Recipe recipe_with(const Record& record) {
+  Recipe recipe;
+  recipe.id = Record::kId;
+  const auto body = std::as_bytes(std::span(&record, 1)).first(Record::kBodyBytes);
+  recipe.body.assign(body.begin(), body.end());
+  return recipe;
+}
+
+// Two modules with a function each.
+struct Book {
+  Book() {
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      proto::ModuleLoadRecord load{};
+      load.module = modules[i];
+      proto::FunctionBindRecord bind{};
+      bind.module = modules[i];
+      bind.function = functions[i];
+      proto::FunctionSetAttributeRecord attribute{};
+      attribute.function = functions[i];
+      recipes.emplace(10 * i + 1, recipe_with(load));
+      recipes.emplace(10 * i + 2, recipe_with(bind));
+      recipes.emplace(10 * i + 3, recipe_with(attribute));
+    }
+    recipes.emplace(30, recipe_with(proto::MappingCreateRecord{}));
+    recipes.emplace(31, recipe_with(proto::EventCreateRecord{}));
+    recipes.emplace(32, recipe_with(proto::GraphInstantiateRecord{}));
+  }
+  // The keys of what is needed for what the old ring has in flight.
+  [[nodiscard]] std::vector<RecipeBook::Key> needed(Old& old) const {
+    const auto launches = find_launches_in_flight(*old.ends.link, old.ends.link->header().head.load(), old.fences);
+    const NeededRecipes needs(launches, *old.ends.link, recipes);
+    std::vector<RecipeBook::Key> keys;
+    for (const auto& [key, recipe] : recipes) {
+      if (needs.contains(recipe)) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  const proto::ModuleId modules[2] = {proto::ModuleId::make(1, 1), proto::ModuleId::make(2, 1)};
+  const proto::FunctionId functions[2] = {proto::FunctionId::make(5, 1), proto::FunctionId::make(6, 1)};
+  RecipeBook::Entries recipes;
+};
+
+}  // namespace
+
+TEST_CASE("for launches their functions and modules are made again, with what kernels may reach, and no others") {
+  const Book book;
+  Old old;
+  proto::LaunchRecord record{};
+  record.function = book.functions[1];
+  REQUIRE(old.channel.post(kOther, record) == CUDA_SUCCESS);
+  old.read_all();
+  CHECK(book.needed(old) == std::vector<RecipeBook::Key>{11, 12, 13, 30});
+}
+
+TEST_CASE("for a graph's launch all is made again") {
+  const Book book;
+  Old old;
+  REQUIRE(old.channel.post(kOther, proto::GraphLaunchRecord{}) == CUDA_SUCCESS);
+  old.read_all();
+  CHECK(book.needed(old).size() == book.recipes.size());
 }
