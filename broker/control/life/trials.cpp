@@ -82,6 +82,7 @@ bool Trials::awaits_turn(ClientSession& session) {
   Case& its = found->second;
   if (its.current != 0 && its.current != session.id) return true;
   if (its.executor->state() != ExecutorState::active) return true;  // SessionOpening::serve follows
+  if (its.current == 0 && next_of(its) != session.id) return true;  // which asks in the same turn, or is opened by go_on
   its.current = session.id;
   return false;
 }
@@ -142,10 +143,22 @@ void Trials::go_on(std::uint64_t number) {
   const Case& its = cases_.at(number);
   if (its.undecided.empty()) return end(number);
   if (its.current != 0) return;
+  if (const std::uint64_t next = next_of(its); next != 0) open_(sessions_.at(next));
+}
+
+std::uint64_t Trials::next_of(const Case& its) const {
+  std::uint64_t next = 0;
+  std::uint64_t least = 0;
   for (const std::uint64_t id : its.undecided) {
-    ClientSession& session = sessions_.at(id);
-    if (session.phase == SessionPhase::waiting && session.answer) return open_(session);
+    const ClientSession& session = sessions_.at(id);
+    if (session.phase != SessionPhase::waiting || !session.answer) continue;
+    const auto counts = session.counts.read();
+    const std::uint64_t launches = counts ? counts->launches : 0;
+    if (next != 0 && launches >= least) continue;
+    next = id;
+    least = launches;
   }
+  return next;
 }
 
 void Trials::end(std::uint64_t number) {

@@ -63,6 +63,8 @@ class Trials {
   using Cases = std::map<std::uint64_t, Case>;
 
   [[nodiscard]] bool may_be_tried(const ClientSession& session, const SessionCondition& condition, const DeathReport& report) const;
+  // Of those that have asked the one that has launched least so far: who has run well for long has hardly caused it. 0: nobody has.
+  [[nodiscard]] std::uint64_t next_of(const Case& its) const;
   void give_up(ClientSession& session, const char* why);
   void go_on(std::uint64_t number);
   void end(std::uint64_t number);

@@ -208,3 +208,16 @@ TEST_CASE("the context for trials is made behind that of the next life, whose cl
   }
   SECTION("it does not") { (void)broker.trial().expect<message::MakeContext>(); }
 }
+
+TEST_CASE("who has launched least is tried first") {
+  Faulted broker;
+  broker.executor().counts(broker.first.session).launches = 1'000'000;
+  broker.executor().counts(broker.second.session).launches = 7;
+  broker.begin(0);
+  broker.begin(1);
+  broker.trial().ready();
+  (void)broker.open(1, broker.second);
+  broker.tell(1);
+  broker.close(broker.second);
+  (void)broker.open(0, broker.first);
+}
