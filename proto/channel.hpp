@@ -32,9 +32,9 @@ inline constexpr std::uint32_t kFenceWords = 1024;  // one a stream; so many str
 // Why a session came to an end or moved; kept in ChannelHeader::session_state.
 enum class SessionState : std::uint32_t {
   active = 0,
-  moved = 1,    // the executor was replaced; ask the control process for a new channel (epoch)
-  failed = 2,   // session_error is this process's sticky error from now on
-  on_trial = 3, // its work is lost, and what it was may tell who has caused a fault (docs/recovery.md, "Trials"); then it has failed
+  moved = 1,     // the executor was replaced; ask the control process for a new channel (epoch)
+  failed = 2,    // session_error is this process's sticky error from now on
+  on_trial = 3,  // its work is lost, and what it was may tell who has caused a fault (docs/recovery.md, "Trials"); then it has failed
 };
 
 struct alignas(64) ChannelHeader {

@@ -9,8 +9,8 @@
 #include "interposer/channel/connection.hpp"
 #include "interposer/channel/run_again.hpp"
 #include "interposer/channel/session_client.hpp"
-#include "interposer/settle.hpp"
 #include "interposer/log.hpp"
+#include "interposer/settle.hpp"
 
 namespace mpsshim::interposer {
 
@@ -57,7 +57,8 @@ bool Recovery::may_try_again() const {
 
 CUresult Recovery::refuse(const char* what, std::uint64_t which) const {
   if (needed_) {
-    debug_line(DebugTopic::channel, "what session %llu had launched is not run again: %s (%llu)", number(old_->header().session), what, number(which));
+    debug_line(DebugTopic::channel, "what session %llu had launched is not run again: %s (%llu)", number(old_->header().session), what,
+               number(which));
     return CUDA_ERROR_MPS_SERVER_NOT_READY;
   }
   log_line("session %llu cannot go on after its executor was replaced: %s (%llu); start the program again", number(old_->header().session), what,

@@ -59,7 +59,7 @@ class Recovery {
   std::optional<std::uint64_t> carried_to_;  // where in the new ring what was unread begins
   bool has_moved_on_ = false;                // the session, from the executor it was being brought back in
   unsigned attempts_ = 0;
-  std::optional<NeededRecipes> needed_;  // on trial: of all recipes
+  std::optional<NeededRecipes> needed_;                            // on trial: of all recipes
   std::vector<std::pair<RecipeBook::Key, std::uint64_t>> posted_;  // recipes and their place in the new ring
 };
 

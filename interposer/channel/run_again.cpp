@@ -136,7 +136,8 @@ RunAgain run_again(const std::vector<std::uint64_t>& launches, Link& old_link, L
   fence.fence_value = kFence;
   std::array<std::byte, proto::record_size(proto::FenceRecord::kBodyBytes, 0)> record{};
   std::memcpy(record.data() + sizeof(proto::RecordHeader), &fence, proto::FenceRecord::kBodyBytes);
-  if (!post(record.data(), {record.size(), static_cast<std::uint16_t>(proto::RecordId::Fence), proto::kNoReplySlot, 0, 0, proto::kNullStream})) return run;
+  if (!post(record.data(), {record.size(), static_cast<std::uint16_t>(proto::RecordId::Fence), proto::kNoReplySlot, 0, 0, proto::kNullStream}))
+    return run;
   Wait wait("launches that are run again", next_link.header(), peer, WaitStyle::sleep);
   run.end = wait.until(
       [&] {

@@ -15,7 +15,8 @@
 
 namespace mpsshim::interposer {
 
-// Positions of launches in the old ring that the executor had read and that no fence says have ended, oldest first. `fences` are those of the old link.
+// Positions of launches in the old ring that the executor had read and that no fence says have ended, oldest first. `fences` are those of the old
+// link.
 [[nodiscard]] std::vector<std::uint64_t> find_launches_in_flight(Link& old_link, std::uint64_t consumed, const FenceMemory& fences);
 
 struct RunAgain {
@@ -38,6 +39,7 @@ class NeededRecipes {
 };
 
 // WaitEnd::ready: they have ended, or run on after the time that the slowest fault takes to be told of. `fences` are those of the next link.
-[[nodiscard]] RunAgain run_again(const std::vector<std::uint64_t>& launches, Link& old_link, Link& next_link, const FenceMemory& fences, PeerWatch peer);
+[[nodiscard]] RunAgain run_again(const std::vector<std::uint64_t>& launches, Link& old_link, Link& next_link, const FenceMemory& fences,
+                                 PeerWatch peer);
 
 }  // namespace mpsshim::interposer

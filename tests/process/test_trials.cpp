@@ -83,9 +83,7 @@ std::vector<int> crowds() {
 
 TEST_CASE("who stores where no memory is gets its own error, beside busy clients") { require_told(kIllegalAddress, crowds()); }
 
-TEST_CASE("who traps gets its own error, beside busy clients") {
-  require_told(kTrap, on_gpu() ? std::vector<int>{1, 7, 14} : std::vector<int>{2});
-}
+TEST_CASE("who traps gets its own error, beside busy clients") { require_told(kTrap, on_gpu() ? std::vector<int>{1, 7, 14} : std::vector<int>{2}); }
 
 TEST_CASE("without trials it is as it was: a busy client's fault beside busy clients may be nobody's") {
   BrokerOptions options;

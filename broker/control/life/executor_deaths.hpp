@@ -17,7 +17,8 @@ namespace mpsshim::broker::control {
 
 class ExecutorDeaths {
  public:
-  ExecutorDeaths(SessionTable& sessions, SessionEnds& ends, Relocations& relocations, Investigation& investigation, Trials& trials, FaultLedger& ledger)
+  ExecutorDeaths(SessionTable& sessions, SessionEnds& ends, Relocations& relocations, Investigation& investigation, Trials& trials,
+                 FaultLedger& ledger)
       : sessions_(sessions), ends_(ends), relocations_(relocations), investigation_(investigation), trials_(trials), ledger_(ledger) {}
 
   // `busy`: sessions with work in flight. True: a session is to blame for it, and has been told.

@@ -44,7 +44,7 @@ class SessionOpening {
     std::function<std::uint32_t(const ClientSession&, const ManagedExecutor&)> thread_percentage;  // likewise
     std::function<std::uint32_t(const ClientSession&)> client_priority;                            // likewise
     std::function<SessionTerms(const ClientSession&)> terms;                                       // of one that is opened, by what it has
-    std::function<bool(ClientSession& session)> awaits_turn{};  // of those on trial; await_executor() follows (Trials)
+    std::function<bool(ClientSession& session)> awaits_turn{};          // of those on trial; await_executor() follows (Trials)
     std::function<bool(const ClientSession& newcomer)> is_held_back{};  // from an executor that is ready; serve() follows (HeapRenewal)
   };
   SessionOpening(EventLoop& loop, const SessionLimits& limits, SessionTable& sessions, const ExecutorPool& pool, ExecutorChoice& choice,

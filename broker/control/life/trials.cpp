@@ -10,13 +10,11 @@ namespace mpsshim::broker::control {
 
 namespace {
 
-constexpr std::chrono::seconds kCaseLimit{5};  // whoever has not asked by then does without
+constexpr std::chrono::seconds kCaseLimit{5};         // whoever has not asked by then does without
 constexpr std::chrono::milliseconds kLifeLimit{600};  // for the next life of the executor that has faulted: its clients come first
-constexpr unsigned kPageShift = 12;            // of an address the kernel log often has the page alone
+constexpr unsigned kPageShift = 12;                   // of an address the kernel log often has the page alone
 
-std::optional<std::uint64_t> page_of(std::optional<std::uint64_t> address) {
-  return address ? std::optional(*address >> kPageShift) : std::nullopt;
-}
+std::optional<std::uint64_t> page_of(std::optional<std::uint64_t> address) { return address ? std::optional(*address >> kPageShift) : std::nullopt; }
 
 const char* outcome_text(proto::TrialOutcome outcome) {
   switch (outcome) {
@@ -46,8 +44,10 @@ std::set<std::uint64_t> Trials::begin(const ManagedExecutor& executor, const Dea
   if (tried.empty()) return {};
   ManagedExecutor* const own = choice_.for_trials(executor);
   if (own == nullptr) {
-    log_info("Executor {} (pid {}): who has caused its fault is not tried, because no further executor can be had (--executors, or the GPU's compute mode).",
-             executor.label(), report.pid);
+    log_info(
+        "Executor {} (pid {}): who has caused its fault is not tried, because no further executor can be had (--executors, or the GPU's compute "
+        "mode).",
+        executor.label(), report.pid);
     return {};
   }
   const std::uint64_t number = ++last_case_;
@@ -60,8 +60,8 @@ std::set<std::uint64_t> Trials::begin(const ManagedExecutor& executor, const Dea
   made.undecided = {tried.begin(), tried.end()};
   made.programs = sessions_.programs_of(find_suspects(report, sessions));
   made.limit = loop_.after(kCaseLimit, [this, number] { end(number); });
-  log_info("Executor {} (pid {}): what {} clients had launched is to be run again, one after the other, in executor {}.", executor.label(), report.pid,
-           tried.size(), own->label());
+  log_info("Executor {} (pid {}): what {} clients had launched is to be run again, one after the other, in executor {}.", executor.label(),
+           report.pid, tried.size(), own->label());
   return made.undecided;
 }
 
@@ -75,7 +75,8 @@ void Trials::take(ClientSession& session) {
 bool Trials::awaits_turn(ClientSession& session) {
   if (!session.trial) return false;
   if (!session.trial->limit) {
-    session.trial->limit = loop_.after(limits_.trial, [this, id = session.id] { give_up(sessions_.at(id), "its trial takes longer than --trial-ms"); });
+    session.trial->limit =
+        loop_.after(limits_.trial, [this, id = session.id] { give_up(sessions_.at(id), "its trial takes longer than --trial-ms"); });
   }
   const auto found = cases_.find(session.trial->number);
   if (found == cases_.end() || session.executor == nullptr) return true;

@@ -53,10 +53,10 @@ class Trials {
   struct Case {
     CUresult error = CUDA_SUCCESS;
     std::optional<std::uint64_t> address;
-    ManagedExecutor* executor = nullptr;  // reserved for it; ends with it
-    const ManagedExecutor* faulted = nullptr;  // compared only
-    std::set<std::uint64_t> undecided;    // sessions
-    std::uint64_t current = 0;            // whose turn it is; 0: nobody's
+    ManagedExecutor* executor = nullptr;                         // reserved for it; ends with it
+    const ManagedExecutor* faulted = nullptr;                    // compared only
+    std::set<std::uint64_t> undecided;                           // sessions
+    std::uint64_t current = 0;                                   // whose turn it is; 0: nobody's
     std::vector<std::shared_ptr<const ClientProgram>> programs;  // of all suspects
     EventLoop::Timer context, step, limit;
   };

@@ -51,8 +51,8 @@ bool ExecutorChoice::is_near(ExecutorId executor, const ClientSession& session) 
 ManagedExecutor* ExecutorChoice::place_apart(const ClientSession& session, const Ward& ward) {
   (void)pool_.first(session.device);
   if (ManagedExecutor* found = find_apart(session, ward)) return found;
-  const auto count = std::ranges::count_if(
-      reserved_, [&](const auto& entry) { return is_near(entry.first, session) && entry.second.is_quarantine(); });
+  const auto count =
+      std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first, session) && entry.second.is_quarantine(); });
   const auto is_free = [&](const ManagedExecutor& other) { return !other.is_first() && !is_reserved(other.id()) && !is_used(other); };
   const bool may_have_own = ward.is_probation() || ward.is_group() || static_cast<unsigned>(count) < limits_.quarantine.executors;
   ManagedExecutor* const own = may_have_own ? pool_.choose(session.device, limits_.house_of(session.client.uid), is_free) : nullptr;
@@ -169,7 +169,9 @@ bool ExecutorChoice::is_used(const ManagedExecutor& executor) const {
 void ExecutorChoice::let_go_if_unused(ManagedExecutor& executor) {
   const auto reserved = reserved_.find(executor.id());
   const bool at_once = reserved != reserved_.end() && reserved->second.is_trials();  // nobody else is placed there
-  if (!is_used(executor)) pool_.release(executor, [this, &executor] { return !is_used(executor); }, at_once);
+  if (!is_used(executor))
+    pool_.release(
+        executor, [this, &executor] { return !is_used(executor); }, at_once);
 }
 
 void ExecutorChoice::released(const Ward& ward) {

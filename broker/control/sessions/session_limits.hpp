@@ -40,7 +40,7 @@ struct SessionLimits {
   std::chrono::milliseconds answer{30'000};  // how long a client waits for an executor: hundreds that come at once to a busy machine take many seconds
   std::chrono::milliseconds blocked{0};      // how long kernels may block all of a user's executors while somebody waits; 0: as long as they like
   std::chrono::milliseconds pause{1'000};    // how long the work of a session that is to be moved may take to end
-  std::chrono::milliseconds trial{1'000};    // how long a suspect of a fault waits for what its launches show when they are run again; 0: they are not
+  std::chrono::milliseconds trial{1'000};  // how long a suspect of a fault waits for what its launches show when they are run again; 0: they are not
   std::chrono::milliseconds relocate_for_tests{0};  // so often a session moves to another executor; 0: only one that starves
   QuarantineLimits quarantine;
   PoolLimits pool;
