@@ -40,6 +40,7 @@ class ControlFixture {
     limits.orphan = std::chrono::milliseconds(30);
     limits.drain = std::chrono::milliseconds(40);
     limits.answer = std::chrono::milliseconds(400);
+    limits.trial = std::chrono::milliseconds(0);  // trials.cpp has some
     return limits;
   }
   static SessionLimits limits_with(unsigned executors, int idle_ms = 10'000) {
