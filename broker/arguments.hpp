@@ -37,7 +37,7 @@ struct Arguments {
   unsigned copy_connections = ExecutorOptions{}.copy_connections;
   unsigned device = 0;
   unsigned orphan_ms = 200;
-  unsigned trial_ms = 0;
+  unsigned trial_ms = 1000;
   unsigned drain_ms = 200;
   unsigned max_clients = control::kMaxLeases;
   unsigned executors = 3;

@@ -18,12 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kOutOfHundred = 95;  // that have to be told
 
-BrokerOptions with_trials() {
-  BrokerOptions options;
-  options.arguments = {"--trial-ms", "1000"};
-  return options;
-}
-
 struct Fault {
   const char* before;  // what has to be loaded
   const char* command;
@@ -41,7 +35,7 @@ struct Tally {
 };
 
 void run_round(int neighbours, const Fault& fault, const std::string& busy_with, Tally& tally) {
-  const BrokerFixture broker(with_trials());
+  const BrokerFixture broker;
   std::vector<std::unique_ptr<Client>> busy;
   for (int i = 0; i < neighbours; ++i) busy.push_back(std::make_unique<Client>(broker));
   Client guilty(broker);
@@ -92,7 +86,9 @@ TEST_CASE("who stores where no memory is gets its own error, beside busy clients
 TEST_CASE("who traps gets its own error, beside busy clients") { require_told(kTrap, on_gpu() ? std::vector<int>{1, 7, 14} : std::vector<int>{2}); }
 
 TEST_CASE("without trials it is as it was: a busy client's fault beside busy clients may be nobody's") {
-  const BrokerFixture broker;
+  BrokerOptions options;
+  options.arguments = {"--trial-ms", "0"};
+  const BrokerFixture broker(options);
   Client busy(broker), guilty(broker);
   REQUIRE(busy.ask("spin") == "ok");
   const std::string answer = guilty.ask("fault");
@@ -103,7 +99,7 @@ TEST_CASE("without trials it is as it was: a busy client's fault beside busy cli
 }
 
 TEST_CASE("who runs a kernel without end is not taken to be guilty by it, nor keeps others from being tried") {
-  const BrokerFixture broker(with_trials());
+  const BrokerFixture broker;
   Client endless(broker), guilty(broker);
   REQUIRE(endless.ask("spin") == "ok");
   endless.begin("probe");  // its trial may be the first
@@ -119,7 +115,7 @@ TEST_CASE("who runs a kernel without end is not taken to be guilty by it, nor ke
 
 TEST_CASE("what a module's variables held is there when its kernel is run again") {
   if (on_gpu()) MPSSHIM_SKIP("of machine code nobody knows whether a kernel only reads the variable: its launch may have written to it");
-  const BrokerFixture broker(with_trials());
+  const BrokerFixture broker;
   Client busy(broker), guilty(broker);
   REQUIRE(guilty.ask("wild_global") == "ok");
   REQUIRE(guilty.ask("count") == "ok 6");
@@ -128,4 +124,24 @@ TEST_CASE("what a module's variables held is there when its kernel is run again"
   const std::string answer = guilty.ask("wild");
   INFO(answer << "\n" << guilty.program().errors() << broker.log());
   REQUIRE(answer.rfind(kIllegalAddress.error, 0) == 0);
+}
+
+TEST_CASE("no process of a trial stays behind, whoever it showed guilty") {
+  BrokerOptions options;
+  options.arguments = {"--no-standby"};  // which would come while they are counted
+  const BrokerFixture broker(options);
+  Client idle(broker);
+  REQUIRE(idle.ask("hold") == "ok");
+  const int before = broker.resources().processes;
+  {
+    Client busy(broker), guilty(broker);
+    REQUIRE(busy.ask("spin") == "ok");
+    const std::string answer = guilty.ask("fault");
+    INFO(answer << "\n" << broker.log());
+    REQUIRE(answer.rfind(kIllegalAddress.error, 0) == 0);
+    REQUIRE(broker.log().find("run again") != std::string::npos);
+  }
+  const bool all_gone = eventually(std::chrono::seconds(20), [&] { return broker.resources().processes == before; });
+  INFO(broker.resources().processes << " processes, before " << before << "\n" << broker.log());
+  REQUIRE(all_gone);
 }

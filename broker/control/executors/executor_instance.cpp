@@ -111,11 +111,11 @@ std::unique_ptr<proto::DriverFacts> ExecutorInstance::read_facts(unsigned device
   return facts;
 }
 
-void FadingExecutors::add(std::unique_ptr<ExecutorInstance> instance, std::chrono::milliseconds linger) {
-  const auto fading = fading_.insert(fading_.end(), Fading{std::move(instance), {}});
+void FadingExecutors::add(std::unique_ptr<ExecutorInstance> instance, std::string label, std::chrono::milliseconds linger) {
+  const auto fading = fading_.insert(fading_.end(), Fading{std::move(instance), std::move(label), {}});
   ExecutorInstance& process = *fading->instance;
   process.set_handlers({nullptr, [this, fading] {
-                          log_debug("Executor {} (pid {}) {}", label_, fading->instance->pid(), fading->instance->reap());
+                          log_debug("Executor {} (pid {}) {}", fading->label, fading->instance->pid(), fading->instance->reap());
                           fading_.erase(fading);
                         }});
   if (linger.count() == 0) return process.kill();

@@ -76,20 +76,21 @@ class ExecutorInstance {
   std::string unfinished_;  // a line of it
 };
 
-// Processes that nobody needs any more, until they are gone: a dead context takes the driver some 300 ms to take down.
+// Processes that nobody needs any more, until they are gone: a dead context takes the driver some 300 ms to take down. Of all executors of a pool:
+// an executor may be forgotten before its last process has been reaped.
 class FadingExecutors {
  public:
-  FadingExecutors(EventLoop& loop, const std::string& label) : loop_(loop), label_(label) {}
-  // Kills it, after `linger` (one that stands still).
-  void add(std::unique_ptr<ExecutorInstance> instance, std::chrono::milliseconds linger = {});
+  explicit FadingExecutors(EventLoop& loop) : loop_(loop) {}
+  // Kills it, after `linger` (one that stands still). `label`: its executor's, for the log.
+  void add(std::unique_ptr<ExecutorInstance> instance, std::string label, std::chrono::milliseconds linger = {});
 
  private:
   struct Fading {
     std::unique_ptr<ExecutorInstance> instance;
+    std::string label;
     EventLoop::Timer end;
   };
   EventLoop& loop_;
-  const std::string& label_;
   std::list<Fading> fading_;
 };
 

@@ -9,11 +9,11 @@ namespace mpsshim::broker::control {
 
 ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, const PoolLimits& limits,
                            ExecutorOwner& owner)
-    : loop_(loop), launcher_(launcher), settings_(settings), limits_(limits), owner_(owner) {}
+    : loop_(loop), launcher_(launcher), fading_(loop), settings_(settings), limits_(limits), owner_(owner) {}
 
 ManagedExecutor& ExecutorPool::add(ExecutorId id, const ExecutorSettings& settings, Begin begin) {
   auto& executor = executors_[id];
-  executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
+  executor = std::make_unique<ManagedExecutor>(loop_, launcher_, fading_, settings, id, owner_);
   if (quitting_) return *executor;
   begin == Begin::at_once ? executor->start() : executor->start_without_context();
   return *executor;
@@ -31,7 +31,7 @@ void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string&
   ExecutorSettings settings = settings_;
   if (id != ExecutorId{}) settings.drivers = {driver};
   auto& executor = executors_[id];
-  executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
+  executor = std::make_unique<ManagedExecutor>(loop_, launcher_, fading_, settings, id, owner_);
   executor->resume(epoch, driver, facts, number);
   executor->start();
 }

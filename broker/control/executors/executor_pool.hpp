@@ -59,6 +59,7 @@ class ExecutorPool {
 
   EventLoop& loop_;
   ExecutorLauncher& launcher_;
+  FadingExecutors fading_;
   const ExecutorSettings settings_;
   const PoolLimits limits_;
   ExecutorOwner& owner_;

@@ -37,15 +37,16 @@ const char* state_name(ExecutorState state) {
   return "?";
 }
 
-ManagedExecutor::ManagedExecutor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner)
+ManagedExecutor::ManagedExecutor(EventLoop& loop, ExecutorLauncher& launcher, FadingExecutors& fading, const ExecutorSettings& settings,
+                                 ExecutorId id, ExecutorOwner& owner)
     : loop_(loop),
       launcher_(launcher),
+      fading_(fading),
       settings_(settings),
       id_(id),
       label_(label_of(id)),
       owner_(owner),
-      fading_(loop, label_),
-      standby_(loop, launcher, label_, fading_,
+      standby_(loop, launcher, label_, fading,
                {[this] { owner_.standby_waits(*this); }, [this](ReceivedMessage& received) { owner_.executor_sent(*this, received); }}),
       trap_sense_(loop) {}
 
@@ -204,6 +205,11 @@ void ManagedExecutor::retire() {
   retiring_ = false;
   state_ = ExecutorState::stopped;
   owner_.executor_stopped(*this);
+}
+
+void ManagedExecutor::end_with_life() {
+  standby_.stop();
+  retiring_ = true;
 }
 
 void ManagedExecutor::quit() {

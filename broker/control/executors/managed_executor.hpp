@@ -42,7 +42,8 @@ enum class ExecutorState { stopped, starting, active, draining, fault };
 
 class ManagedExecutor {
  public:
-  ManagedExecutor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner);
+  ManagedExecutor(EventLoop& loop, ExecutorLauncher& launcher, FadingExecutors& fading, const ExecutorSettings& settings, ExecutorId id,
+                  ExecutorOwner& owner);
 
   void start();
   // Its first life comes as far as it can without a context, which would hold up others that are being made, and waits for make_context().
@@ -68,7 +69,7 @@ class ManagedExecutor {
   [[nodiscard]] bool has_next() const;
   void renew();   // as replace(), and it counts as no death
   void retire();  // as renew(), but executor_stopped follows instead of the next life; start() is possible then
-  void end_with_life() { retiring_ = true; }  // within executor_died: executor_stopped follows instead of the next life
+  void end_with_life();  // within executor_died: executor_stopped follows instead of the next life
 
   [[nodiscard]] ExecutorState state() const { return state_; }
   [[nodiscard]] bool is_quitting() const { return quitting_; }
@@ -136,6 +137,7 @@ class ManagedExecutor {
 
   EventLoop& loop_;
   ExecutorLauncher& launcher_;
+  FadingExecutors& fading_;
   const ExecutorSettings settings_;
   const ExecutorId id_;
   const std::string label_;
@@ -153,7 +155,6 @@ class ManagedExecutor {
   CUresult refusal_status_ = CUDA_SUCCESS;
   std::string refusal_;  // why the last driver that was tried does not serve
   std::uint64_t epoch_ = 0;
-  FadingExecutors fading_;
   Standby standby_;
   std::unique_ptr<ExecutorInstance> serving_;  // or about to
   pid_t last_pid_ = -1;

@@ -116,7 +116,7 @@ void ManagedExecutor::end_life(const std::string& end, bool fades) {
   if (serving_ && report_.error == CUDA_ERROR_ASSERT) report_.assertions = serving_->assertions();
   if (fades) {
     const milliseconds linger = may_linger() ? settings_.linger : milliseconds(0);
-    fading_.add(std::move(serving_), linger);
+    fading_.add(std::move(serving_), label_, linger);
   }
   serving_.reset();
   blocking_.clear();

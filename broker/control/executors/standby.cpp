@@ -26,7 +26,7 @@ void Standby::warm_up(const ExecutorOptions& options) {
 
 void Standby::stop() {
   timer_.reset();
-  if (instance_) fading_.add(std::move(instance_));
+  if (instance_) fading_.add(std::move(instance_), label_);
 }
 
 std::unique_ptr<ExecutorInstance> Standby::take() {
