@@ -7,6 +7,14 @@
 
 namespace mpsshim::broker::control {
 
+namespace {
+
+void begin_as(ManagedExecutor& executor, ExecutorPool::Begin begin) {
+  begin == ExecutorPool::Begin::at_once ? executor.start() : executor.start_without_context();
+}
+
+}  // namespace
+
 ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, const PoolLimits& limits,
                            ExecutorOwner& owner)
     : loop_(loop), launcher_(launcher), fading_(loop), settings_(settings), limits_(limits), owner_(owner) {}
@@ -14,8 +22,7 @@ ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const Ex
 ManagedExecutor& ExecutorPool::add(ExecutorId id, const ExecutorSettings& settings, Begin begin) {
   auto& executor = executors_[id];
   executor = std::make_unique<ManagedExecutor>(loop_, launcher_, fading_, settings, id, owner_);
-  if (quitting_) return *executor;
-  begin == Begin::at_once ? executor->start() : executor->start_without_context();
+  if (!quitting_) begin_as(*executor, begin);
   return *executor;
 }
 
@@ -68,11 +75,38 @@ ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user, Begin be
   const auto count = std::ranges::count_if(
       executors_, [&](const auto& entry) { return entry.first.device == device && entry.first.user == user && !entry.second->is_quitting(); });
   if (static_cast<unsigned>(count) >= limits_.executors) return nullptr;
+  if (auto spare = spares_.extract({device, user}); !spare.empty()) {
+    auto& executor = executors_[spare.mapped()->id()];
+    executor = std::move(spare.mapped());
+    begin_as(*executor, begin);
+    return executor.get();
+  }
+  return &add(next_id(device, user), further_settings(device), begin);
+}
+
+ExecutorId ExecutorPool::next_id(unsigned device, uid_t user) const {
   ExecutorId id{device, 0, user};
   while (executors_.contains(id)) ++id.ordinal;
+  return id;
+}
+
+ExecutorSettings ExecutorPool::further_settings(unsigned device) {
   ExecutorSettings settings = settings_;
   settings.drivers = {first(device).driver()};
-  return &add(id, settings, begin);
+  return settings;
+}
+
+void ExecutorPool::keep_spare(unsigned device, uid_t user, bool wanted) {
+  const auto found = spares_.find({device, user});
+  if (!wanted && found != spares_.end()) {
+    found->second->drop_first();
+    spares_.erase(found);
+  }
+  const bool may_be_used = limits_.executors > 1 && settings_.standby != StandbyKind::none && !quitting_;
+  if (!wanted || found != spares_.end() || !may_be_used || first(device).is_exclusive()) return;
+  auto& spare = spares_[{device, user}];
+  spare = std::make_unique<ManagedExecutor>(loop_, launcher_, fading_, further_settings(device), next_id(device, user), owner_);
+  spare->prepare_first();
 }
 
 void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused, bool at_once) {
@@ -118,6 +152,8 @@ bool ExecutorPool::prepare_next_lives(std::optional<uid_t> user) {
 
 void ExecutorPool::quit() {
   quitting_ = true;
+  for (auto& [place, spare] : spares_) spare->drop_first();
+  spares_.clear();
   for (auto& [id, executor] : executors_) executor->quit();
 }
 

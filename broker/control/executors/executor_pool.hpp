@@ -39,6 +39,10 @@ class ExecutorPool {
   // Of that user's the first that suits, blocked or not; nullptr: there is none.
   [[nodiscard]] ManagedExecutor* any(unsigned device, uid_t user, const Suits& suits) const;
 
+  // Whether a process waits to be that user's next further executor, which begins sooner by that: a driver takes hundreds of milliseconds to
+  // initialise while a context that has faulted is taken down.
+  void keep_spare(unsigned device, uid_t user, bool wanted);
+
   // Nobody needs `executor` now; if that is so when the time is over (`unused` is asked), it ends. Nothing happens to one that stays.
   void release(ManagedExecutor& executor, std::function<bool()> unused, bool at_once = false);
   // One could not be started: it is forgotten, and none is tried for that user for a while.
@@ -55,6 +59,8 @@ class ExecutorPool {
  private:
   [[nodiscard]] ManagedExecutor& add(ExecutorId id, const ExecutorSettings& settings, Begin begin);
   [[nodiscard]] ManagedExecutor* add_another(unsigned device, uid_t user, Begin begin);
+  [[nodiscard]] ExecutorSettings further_settings(unsigned device);
+  [[nodiscard]] ExecutorId next_id(unsigned device, uid_t user) const;
   [[nodiscard]] bool may_try(unsigned device, uid_t user);
 
   EventLoop& loop_;
@@ -67,6 +73,7 @@ class ExecutorPool {
   std::map<ExecutorId, std::unique_ptr<ManagedExecutor>> executors_;
   std::map<std::pair<unsigned, uid_t>, EventLoop::Clock::time_point> refused_until_;  // by device and user
   std::map<ExecutorId, EventLoop::Timer> idle_;
+  std::map<std::pair<unsigned, uid_t>, std::unique_ptr<ManagedExecutor>> spares_;  // that have not begun; at most one of a device and user
 };
 
 }  // namespace mpsshim::broker::control

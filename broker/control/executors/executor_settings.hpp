@@ -33,6 +33,7 @@ struct ExecutorSettings {
   // After the executor has become ready. By the longer one those who came back have their memory.
   std::chrono::milliseconds cold_delay{200};
   std::chrono::milliseconds warm_delay{1'000};
+  std::chrono::milliseconds spare_delay{2'000};  // not while those who came back after a fault are on trial
   std::string log_dir;  // empty: no files are written
   std::string journal;  // empty: nor is the journal
   unsigned user_log_mib = 0;

@@ -133,6 +133,11 @@ void ManagedExecutor::make_context() {
 
 // One that has not come so far goes on as any other that starts.
 void ManagedExecutor::take_over() {
+  if (epoch_ == 1) {
+    log_info("Executor {}: a spare process (pid {}) is its first.", label_, pid());
+    if (!awaits_context_) serving_->make_context();
+    return;
+  }
   const bool is_warm = serving_->stage == ExecutorInstance::Stage::ready;
   log_info("Executor {}: the standby (pid {}) takes over {:.1f} ms after the end of the one before was noticed; {}.", label_, pid(),
            std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - end_noticed_at_).count(),

@@ -49,6 +49,9 @@ class ManagedExecutor {
   // Its first life comes as far as it can without a context, which would hold up others that are being made, and waits for make_context().
   void start_without_context();
   void make_context();
+  // Instead of either, for now: the process of its first life comes so far and waits. One that dies is followed by another.
+  void prepare_first() { standby_.start(settings_.spare_delay, standby_options(StandbyKind::cold)); }
+  void drop_first() { standby_.stop(); }  // it does not begin
   // Before start(), in a control process that has taken over from another: what its lives there have shown.
   void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts, const ServerNumber& number);
   void send(const OutgoingMessage& message);

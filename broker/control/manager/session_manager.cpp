@@ -70,6 +70,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                  [this](std::uint64_t session) {
                    changes_.ended(session);
                    trials_.ended(session);
+                   choice_.prepare_for_trials();
                    heaps_.look_soon();
                  }}),
       opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, probation_, ends_,
@@ -257,7 +258,8 @@ void SessionManager::session_sent(ClientSession& session, ReceivedMessage& recei
     // Nothing was opened, nothing will close.
     if (session.is_ending() && status != CUDA_SUCCESS) return session_closed(session);
     changes_.opened(session);
-    return opening_.opened(session, status);
+    opening_.opened(session, status);
+    return choice_.prepare_for_trials();
   }
   if (received.is<message::SessionProvisioned>()) return changes_.provisioned(session, received.read<message::SessionProvisioned>());
   if (received.is<message::SessionClosed>()) return session_closed(session);

@@ -2,6 +2,7 @@
 #include "broker/control/placement/executor_choice.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "broker/log.hpp"
 
@@ -135,6 +136,18 @@ ManagedExecutor* ExecutorChoice::for_trials(const ManagedExecutor& present) {
   ManagedExecutor* const own = pool_.choose(present.device(), present.user(), is_free, ExecutorPool::Begin::without_context);
   if (own != nullptr) reserved_[own->id()] = Ward::of_trials();
   return own;
+}
+
+void ExecutorChoice::prepare_for_trials() {
+  if (limits_.trial.count() == 0) return;
+  std::map<std::pair<unsigned, uid_t>, unsigned> sessions;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session.executor != nullptr && !session.is_ending() && session.phase != SessionPhase::lost)
+      ++sessions[{session.executor->device(), session.executor->user()}];
+  }
+  for (const auto& [id, executor] : pool_.all()) {
+    if (id.ordinal == 0 && !executor->is_quitting()) pool_.keep_spare(id.device, id.user, sessions[{id.device, id.user}] > 1);
+  }
 }
 
 bool ExecutorChoice::has_blank_heap(const ManagedExecutor& executor) const {

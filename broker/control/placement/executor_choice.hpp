@@ -41,6 +41,8 @@ class ExecutorChoice {
   [[nodiscard]] ManagedExecutor* out_of_probation(const ClientSession& session);
   // Where those who may have caused the end of `present` are tried, reserved for that; nullptr: none can be had. It may wait for make_context().
   [[nodiscard]] ManagedExecutor* for_trials(const ManagedExecutor& present);
+  // Sessions have come or gone. Where there are several a trial may be wanted, and has to be quick: a process waits for it.
+  void prepare_for_trials();
   // Clients that have ended, or are ending, have left nothing on its device's heap.
   [[nodiscard]] bool has_blank_heap(const ManagedExecutor& executor) const;
   [[nodiscard]] bool serves_probation(ExecutorId executor) const;

@@ -221,3 +221,67 @@ TEST_CASE("who has launched least is tried first") {
   broker.close(broker.second);
   (void)broker.open(0, broker.first);
 }
+
+namespace {
+
+ExecutorSettings settings_with_spare() {
+  ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
+  settings.standby = StandbyKind::cold;
+  settings.cold_delay = std::chrono::seconds(30);  // a standby would be in the way here
+  settings.spare_delay = std::chrono::milliseconds(5);
+  return settings;
+}
+
+}  // namespace
+
+TEST_CASE("where several clients are, a spare process waits to be the executor for trials") {
+  ControlFixture broker(limits_with_trials(), settings_with_spare());
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  proto::Attached first, second;
+  TestClient one = broker.attach(&first);
+  turn_for(broker.loop, 50);
+  REQUIRE(broker.launcher.lives.size() == 1);
+  TestClient other = broker.attach(&second);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  ExecutorPeer& spare = broker.launcher.last();
+  CHECK(spare.options.standby);
+  CHECK(spare.options.is_cold);
+  CHECK(spare.options.label == "0.1");
+  CHECK(broker.manager.executors().size() == 1);  // it serves nobody, and is in no list
+
+  SECTION("a fault that nobody is shown guilty of begins with it") {
+    serving.set_progress(0, first.session, 5, 4);
+    serving.set_progress(1, second.session, 7, 2);
+    serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+    REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().contains({0, 1}); }));
+    CHECK(broker.manager.executors().at({0, 1})->pid() == spare.pid);
+    REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));  // the first's next life
+    CHECK(broker.launcher.last().options.label == "0");
+    broker.launcher.last().ready();
+    (void)spare.expect<message::MakeContext>();
+    one.send(proto::Attach{});
+    spare.ready();
+    CHECK(spare.expect<message::SessionOpen>().message.session == first.session);
+  }
+  SECTION("it ends when there is one client left") {
+    one.hang_up();
+    (void)serving.expect<message::SessionClose>();
+    serving.send(message::SessionClosed{.session = first.session});
+    CHECK(turn_until(broker.loop, [&] { return spare.killed; }));
+  }
+  SECTION("with the broker it ends, too") {
+    broker.manager.quit(CUDA_ERROR_MPS_SERVER_NOT_READY);
+    CHECK(turn_until(broker.loop, [&] { return spare.killed; }));
+  }
+}
+
+TEST_CASE("without trials no spare process waits") {
+  SessionLimits limits = limits_with_trials(0);
+  if (GENERATE(false, true)) limits = limits_with_trials(2000, 1);  // nor where no further executor may be had
+  ControlFixture broker(limits, settings_with_spare());
+  broker.serve();
+  TestClient one = broker.attach(), other = broker.attach();
+  turn_for(broker.loop, 50);
+  CHECK(broker.launcher.lives.size() == 1);
+}
