@@ -56,7 +56,14 @@ std::set<std::uint64_t> Trials::begin(const ManagedExecutor& executor, const Dea
   made.address = address;
   made.executor = own;
   made.faulted = &executor;
-  made.context = loop_.after(kLifeLimit, [own] { own->make_context(); });
+  // Contexts are made one after the other, and that of those who lose nothing is the first.
+  const bool somebody_goes_on = std::ranges::any_of(
+      sessions, [](const SessionCondition& condition) { return !condition.busy && !condition.client_gone && !condition.terminated; });
+  if (somebody_goes_on) {
+    made.context = loop_.after(kLifeLimit, [own] { own->make_context(); });
+  } else {
+    own->make_context();
+  }
   made.undecided = {tried.begin(), tried.end()};
   made.programs = sessions_.programs_of(find_suspects(report, sessions));
   made.limit = loop_.after(kCaseLimit, [this, number] { end(number); });
@@ -121,7 +128,6 @@ void Trials::settled(ManagedExecutor& executor, bool is_solved) {
   end(found->first);
 }
 
-// Contexts are made one after the other, and that of those who lose nothing is the first.
 void Trials::executor_ready(const ManagedExecutor& executor) {
   for (auto& [number, its] : cases_) {
     if (its.faulted != &executor) continue;

@@ -209,6 +209,19 @@ TEST_CASE("the context for trials is made behind that of the next life, whose cl
   SECTION("it does not") { (void)broker.trial().expect<message::MakeContext>(); }
 }
 
+TEST_CASE("the context for trials is made at once where all clients were at work") {
+  ControlFixture broker(limits_with_trials());
+  broker.serve();
+  proto::Attached first, second;
+  ExecutorPeer& serving = broker.executor();
+  const TestClient one = broker.attach(&first), other = broker.attach(&second);
+  serving.set_progress(0, first.session, 5, 4);
+  serving.set_progress(1, second.session, 7, 2);
+  serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+  (void)broker.launcher.lives.at(1)->expect<message::MakeContext>();
+}
+
 TEST_CASE("who has launched least is tried first") {
   Faulted broker;
   broker.executor().counts(broker.first.session).launches = 1'000'000;
