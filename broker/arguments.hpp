@@ -55,7 +55,7 @@ struct Arguments {
   unsigned relocate_ms = 0;
   unsigned image_ms = 20'000;
   unsigned idle_compiler_ms = 5'000;
-  unsigned idle_linker_ms = 5'000;
+  unsigned idle_linker_ms = 2'000;
   unsigned most_idle_linker_ms = 300'000;
   unsigned link_s = 60;
   std::string ptx_compiler = "auto";
