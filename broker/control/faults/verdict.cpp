@@ -17,28 +17,23 @@ bool writes_words_behind(CUresult error) {
   return error == CUDA_ERROR_MISALIGNED_ADDRESS || error == CUDA_ERROR_INVALID_ADDRESS_SPACE || error == CUDA_ERROR_INVALID_PC;
 }
 
+Verdict judge(const DeathReport& report, const SessionCondition& session, const Guilt& guilt) {
+  const bool is_named = report.named_session != 0 && report.named_session == session.session;
+  const auto failed = [&](CUresult error) { return Verdict{session.session, Fate::failed, error}; };
+  if (session.client_gone) return {session.session, Fate::dropped, CUDA_SUCCESS};
+  if (session.terminated) return failed(CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  if (guilt.proof != Proof::none && guilt.session == session.session) return failed(report.error);
+  if (is_named && report.cause != DeathReport::Cause::fault) return failed(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  if (session.is_tried) return {session.session, Fate::tried, CUDA_SUCCESS};
+  if (session.busy) return failed(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  return {session.session, Fate::moved, CUDA_SUCCESS};
+}
+
 }  // namespace
 
 std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions, const Guilt& guilt) {
   std::vector<Verdict> verdicts;
-  for (const SessionCondition& session : sessions) {
-    const bool is_named = report.named_session != 0 && report.named_session == session.session;
-    if (session.client_gone) {
-      verdicts.push_back({session.session, Fate::dropped, CUDA_SUCCESS});
-    } else if (session.terminated) {
-      verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_CLIENT_TERMINATED});
-    } else if (guilt.proof != Proof::none && guilt.session == session.session) {
-      verdicts.push_back({session.session, Fate::failed, report.error});
-    } else if (is_named && report.cause != DeathReport::Cause::fault) {
-      verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
-    } else if (session.is_tried) {
-      verdicts.push_back({session.session, Fate::tried, CUDA_SUCCESS});
-    } else if (session.busy) {
-      verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
-    } else {
-      verdicts.push_back({session.session, Fate::moved, CUDA_SUCCESS});
-    }
-  }
+  for (const SessionCondition& session : sessions) verdicts.push_back(judge(report, session, guilt));
   return verdicts;
 }
 
