@@ -220,6 +220,36 @@ TEST_CASE("nothing is left behind by a restart") {
   REQUIRE(settled);
 }
 
+TEST_CASE("nor is anything of the spare process that waits beside several clients") {
+  const Installed installed;
+  BrokerFixture broker(installed.options());
+  Client one(broker), other(broker);
+  const auto await_spare = [&](std::size_t count) {
+    const auto is_there = [&] {
+      std::size_t found = 0;
+      const std::string log = broker.log();
+      for (auto at = log.find("Executor 0.1: a standby (pid"); at != std::string::npos; at = log.find("Executor 0.1: a standby (pid", at + 1))
+        ++found;
+      return found >= count;
+    };
+    INFO(broker.log());
+    REQUIRE(eventually(std::chrono::seconds(20), is_there));
+  };
+  require_ok(one, "hold", broker);
+  require_ok(other, "hold", broker);
+  await_spare(1);
+  const int before = broker.settled_resources().processes;
+  for (std::size_t turn = 1; turn <= 2; ++turn) {
+    require_done(broker.ctl({"restart"}), broker);
+    require_ok(one, "use", broker);
+    require_ok(other, "use", broker);
+    await_spare(1 + turn);
+  }
+  const bool settled = eventually(std::chrono::seconds(10), [&] { return broker.resources().processes <= before; });
+  INFO(broker.resources().explain() << broker.log());
+  REQUIRE(settled);
+}
+
 TEST_CASE("clients that die while a restart is under way leave no session behind") {
   BrokerFixture broker;
   const pid_t control = broker.process().pid();

@@ -109,6 +109,11 @@ void ExecutorPool::keep_spare(unsigned device, uid_t user, bool wanted) {
   spare->prepare_first();
 }
 
+void ExecutorPool::drop_spares() {
+  for (auto& [place, spare] : spares_) spare->drop_first();
+  spares_.clear();
+}
+
 void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused, bool at_once) {
   if (executor.is_permanent() || executor.is_quitting()) return;
   const bool is_spent = executor.has_heap_remains() && !executor.is_first();  // another one has a blank heap
@@ -152,8 +157,7 @@ bool ExecutorPool::prepare_next_lives(std::optional<uid_t> user) {
 
 void ExecutorPool::quit() {
   quitting_ = true;
-  for (auto& [place, spare] : spares_) spare->drop_first();
-  spares_.clear();
+  drop_spares();
   for (auto& [id, executor] : executors_) executor->quit();
 }
 

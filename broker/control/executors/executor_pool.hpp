@@ -42,6 +42,7 @@ class ExecutorPool {
   // Whether a process waits to be that user's next further executor, which begins sooner by that: a driver takes hundreds of milliseconds to
   // initialise while a context that has faulted is taken down.
   void keep_spare(unsigned device, uid_t user, bool wanted);
+  void drop_spares();
 
   // Nobody needs `executor` now; if that is so when the time is over (`unused` is asked), it ends. Nothing happens to one that stays.
   void release(ManagedExecutor& executor, std::function<bool()> unused, bool at_once = false);

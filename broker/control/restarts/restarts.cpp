@@ -112,6 +112,7 @@ void Restarts::renew_executors(std::function<void()> renewed, House house) {
 void Restarts::retire_executors(std::function<void()> retired) {
   on_retired_ = std::move(retired);
   image_service_.stop();  // nothing is loaded: all are at rest
+  pool_.drop_spares();
   for (const auto& [id, executor] : pool_.all()) executor->retire();
 }
 

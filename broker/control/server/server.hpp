@@ -18,6 +18,7 @@
 #include "broker/control/base/service_manager.hpp"
 #include "broker/control/manager/session_manager.hpp"
 #include "broker/control/processes/disposal.hpp"
+#include "broker/control/processes/former_children.hpp"
 #include "broker/control/server/client_connection.hpp"
 #include "broker/control/server/command_connection.hpp"
 #include "broker/control/server/commands.hpp"
@@ -108,6 +109,7 @@ class Server {
   EventLoop::Timer accept_timer_;
   EventLoop::Timer renew_timer_;
   IdleEnd idle_end_;
+  FormerChildren former_children_{loop_};
   Holders holders_{loop_, [this] { idle_end_.look(); }};
   Continuation continuation_;
   std::unique_ptr<HandoverQuery> query_;

@@ -7,7 +7,6 @@
 #include <set>
 
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "broker/control/server/server.hpp"
@@ -99,6 +98,7 @@ void Server::save(StateWriter& state) {
 
 bool Server::resume(StateReader& state, const std::string& failure, std::string& why) {
   resumed_ = true;
+  former_children_.take();
   client_listener_ = proto::Socket(state.file());
   command_listener_ = proto::Socket(state.file());
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
@@ -136,9 +136,7 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
     client->resume();
     claimed.insert(client->session());
   }
-  manager_.end_all_but(claimed);               // of clients that have gone: nobody else would ever end them
-  while (waitpid(-1, nullptr, WNOHANG) > 0) {  // of executors that ended while nobody looked
-  }
+  manager_.end_all_but(claimed);  // of clients that have gone: nobody else would ever end them
   return true;
 }
 
