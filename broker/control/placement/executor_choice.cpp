@@ -182,9 +182,8 @@ bool ExecutorChoice::is_used(const ManagedExecutor& executor) const {
 void ExecutorChoice::let_go_if_unused(ManagedExecutor& executor) {
   const auto reserved = reserved_.find(executor.id());
   const bool at_once = reserved != reserved_.end() && reserved->second.is_trials();  // nobody else is placed there
-  if (!is_used(executor))
-    pool_.release(
-        executor, [this, &executor] { return !is_used(executor); }, at_once);
+  const auto is_unused = [this, &executor] { return !is_used(executor); };
+  if (is_unused()) pool_.release(executor, is_unused, at_once);
 }
 
 void ExecutorChoice::released(const Ward& ward) {

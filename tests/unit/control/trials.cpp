@@ -283,6 +283,10 @@ TEST_CASE("where several clients are, a spare process waits to be the executor f
     serving.send(message::SessionClosed{.session = first.session});
     CHECK(turn_until(broker.loop, [&] { return spare.killed; }));
   }
+  SECTION("it ends in front of a hand-over, after which nobody would know it") {
+    broker.manager.restarts().retire_executors([] {});
+    CHECK(turn_until(broker.loop, [&] { return spare.killed; }));
+  }
   SECTION("with the broker it ends, too") {
     broker.manager.quit(CUDA_ERROR_MPS_SERVER_NOT_READY);
     CHECK(turn_until(broker.loop, [&] { return spare.killed; }));
