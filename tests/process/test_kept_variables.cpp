@@ -137,6 +137,27 @@ TEST_CASE("large variables, and more of them than are read at the load, come bac
   require_answer(owner, "count", "ok 7", broker);
 }
 
+// In a linked image, as NCCL's is, such a variable holds addresses of code.
+TEST_CASE("a table of functions in a variable leads where it led, or its owner is told") {
+  const bool by_fault = GENERATE(true, false);
+  const BrokerFixture broker;
+  Client another(broker, "variables_client"), owner(broker, "variables_client"), guilty(broker);
+  require_answer(another, "load_table", "ok", broker);  // in front of it in the load log, and gone behind it
+  require_answer(owner, "load_table", "ok", broker);
+  require_answer(owner, "call 0", "ok 101", broker);
+  require_answer(owner, "call 1", "ok 202", broker);
+  another.program().send(SIGKILL);
+  another.program().wait();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (by_fault)
+    require_fault(guilty, broker);
+  else
+    REQUIRE(::kill(broker.servers().at(0), SIGKILL) == 0);
+  const std::string answer = owner.ask("call 1");
+  INFO(answer << "\n" << owner.program().errors() << broker.log());
+  REQUIRE((answer == "ok 202" || (on_gpu() && is_mps_error(answer))));
+}
+
 TEST_CASE("restarts: who has variables rests, and goes on with what they hold") {
   const BrokerFixture broker;
   Client owner(broker, "variables_client"), other(broker, "variables_client");

@@ -185,7 +185,7 @@ void Relocations::variables_checked(const ManagedExecutor& executor, const messa
   if (session->relocation->to != &executor || session->relocation->order != answer.order) return;
   if (answer.status == CUDA_SUCCESS) return leave(*session);
   session->is_bound = true;
-  stay(*session, "its modules' variables would come to other addresses there");
+  stay(*session, "its modules' variables or functions would come to other addresses there");
 }
 
 void Relocations::leave(ClientSession& session) {

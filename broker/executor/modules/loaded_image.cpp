@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
+#include <functional>
+#include <string_view>
 
 #include "broker/log.hpp"
 #include "gen/records.hpp"
@@ -39,7 +42,8 @@ namespace {
 constexpr unsigned kEagerFunctions = 64;           // a module with at most so many has all of them looked up in the window that loads it
 constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
 constexpr std::size_t kMaxSavedBytes = 64u << 20;  // of variables with contents; beyond, a copy serves one client
-constexpr int kMaxSavedVariables = 64;             // with contents: each is read in the window, 8 us; beyond, likewise
+constexpr std::ptrdiff_t kMaxSavedVariables = 64;  // with contents: each is read in the window, 8 us; beyond, likewise
+constexpr std::ptrdiff_t kMaxHashedVariables = 1'024;  // with contents, of an image whose functions have addresses
 constexpr std::size_t kMaxNotedVariables = 16;     // at each launch; of a kernel that may write to more all are
 constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
 constexpr std::size_t kSmallFillBytes = 128u << 10;  // copied rather than filled: a fill is a kernel, and waits for room on the GPU
@@ -149,12 +153,14 @@ CUresult find_places(const Driver& driver, const LoadedImage& image, std::span<P
 
 CUresult read_content(const Driver& driver, LoadedImage::Variable& variable) {
   variable.content.resize(variable.size_bytes);
-  return ModuleVariables::read(driver, variable.address, variable.content);
+  const CUresult result = ModuleVariables::read(driver, variable.address, variable.content);
+  variable.loaded_hash = loaded_hash_of(variable.content);
+  return result;
 }
 
 // In the window that loads the image: nothing else runs, so the copies take their time and no more. One by one: a copy that goes beyond a variable
 // is refused, whatever lies behind it (CUDA_ERROR_INVALID_VALUE; H200, driver 580). Of what would take too long or too much only the places are
-// noted: CUDA_ERROR_OUT_OF_MEMORY.
+// noted: CUDA_ERROR_OUT_OF_MEMORY. Linked code has addresses, which variables may hold: there it is read all the same, for the hash.
 CUresult save_variables(const Driver& driver, const PreparedImage& prepared, LoadedImage& image) {
   const proto::trace::Span span("driver", "saving variables", {"variables", prepared.variables->size()});
   std::vector<PlacedVariable> placed;
@@ -167,14 +173,17 @@ CUresult save_variables(const Driver& driver, const PreparedImage& prepared, Loa
   const auto has_content = [](const PlacedVariable& found) { return !found.variable->starts_as_zeroes; };
   std::size_t content_bytes = 0;
   for (const PlacedVariable& found : placed) content_bytes += has_content(found) ? found.size_bytes : 0;
-  const bool is_much = content_bytes > kMaxSavedBytes || std::ranges::count_if(placed, has_content) > kMaxSavedVariables;
+  const std::ptrdiff_t contents = std::ranges::count_if(placed, has_content);
+  const bool is_much = content_bytes > kMaxSavedBytes || contents > kMaxSavedVariables;
+  const bool is_hashed = !is_much || (prepared.takes_code_addresses && content_bytes <= kMaxSavedBytes && contents <= kMaxHashedVariables);
   for (const PlacedVariable& found : placed) {
     image.globals[found.variable->name] = {found.address, found.size_bytes};
     image.variable_numbers[found.variable->name] = static_cast<std::uint32_t>(image.variables.size());
     LoadedImage::Variable& saved = image.variables.emplace_back(LoadedImage::Variable{found.address, found.size_bytes, {}});
     saved.is_content_known = !is_much || !has_content(found);
-    if (!has_content(found) || is_much) continue;
+    if (!has_content(found) || !is_hashed) continue;
     if (const CUresult copied = read_content(driver, saved); copied != CUDA_SUCCESS) return image.variables.clear(), copied;
+    if (is_much) saved.content = {};
   }
   return is_much ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
@@ -229,6 +238,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   image.has_writable_globals = prepared.has_writable_globals;
   image.has_managed = !prepared.managed.empty();
   image.has_references = prepared.has_references;
+  image.takes_code_addresses = prepared.takes_code_addresses;
   image.uses_device_heap = prepared.uses_device_heap;
   image.all_may_use_device_heap = prepared.all_may_use_device_heap;
   image.heap_kernels = prepared.heap_kernels;
@@ -313,6 +323,10 @@ CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Va
     }
   }
   return result == CUDA_SUCCESS ? driver->cuStreamSynchronize(stream) : result;
+}
+
+std::uint64_t loaded_hash_of(std::span<const std::byte> content) {
+  return std::hash<std::string_view>()(std::string_view(reinterpret_cast<const char*>(content.data()), content.size())) | 1;
 }
 
 std::size_t cost_of(const PreparedImage& prepared, const LoadedImage& loaded) {

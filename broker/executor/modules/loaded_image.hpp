@@ -55,6 +55,9 @@ struct LoadedImage {
     std::size_t size_bytes = 0;
     std::vector<std::byte> content;  // empty: zeroes
     bool is_content_known = true;    // else the copy serves one client, and what it holds is known once it was copied
+    // A hash of what it held when it was loaded, addresses of functions and variables among it: where another load has another one, what is kept of
+    // this one does not belong there. 0: zeroes, or not read.
+    std::uint64_t loaded_hash = 0;
   };
 
   std::uint64_t image = 0;
@@ -63,6 +66,7 @@ struct LoadedImage {
   bool has_writable_globals = false;
   bool has_managed = false;                // loaded for a client that does not place them: nobody else's
   bool has_references = false;             // texture or surface references, whose bindings are the copy's: it serves one client, once
+  bool takes_code_addresses = false;       // PreparedImage's
   bool uses_device_heap = false;           // what its kernels allocate there ends with the context
   bool all_may_use_device_heap = false;    // PreparedImage's
   std::set<std::string, std::less<>> heap_kernels;
@@ -98,6 +102,8 @@ struct LoadedImage {
 [[nodiscard]] CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedImage& image, std::string& log);
 // What the function may do to the image's variables, of which it is a kernel; null: nothing.
 [[nodiscard]] std::unique_ptr<VariableChanges::Use> variable_use_of(const LoadedImage& image, std::string_view function);
+// LoadedImage::Variable's, of what it held; never 0.
+[[nodiscard]] std::uint64_t loaded_hash_of(std::span<const std::byte> content);
 // What it takes of the device, as far as that is known: an image of a few bytes may have a variable of gigabytes.
 [[nodiscard]] std::size_t cost_of(const PreparedImage& prepared, const LoadedImage& loaded);
 // For the log, where its variables lie; behind a sentence.

@@ -16,6 +16,16 @@ namespace {
 
 bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
 
+// The load wrote the same there: no function or variable whose address is in it lies elsewhere.
+bool is_alike_loaded(const LoadedImage::Variable& a, const LoadedImage::Variable& b) {
+  return a.size_bytes == b.size_bytes && a.loaded_hash == b.loaded_hash;
+}
+
+// Code that was compiled as a whole has no addresses of functions, so variables that lie where they lay are all that its contents name.
+bool has_its_functions(const LoadedImage& image, std::span<const LoadedImage::Variable> kept) {
+  return !image.takes_code_addresses || std::ranges::equal(kept, image.variables, is_alike_loaded);
+}
+
 }  // namespace
 
 // Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
@@ -56,13 +66,14 @@ void ModuleStore::reserve(std::uint64_t image, std::uint64_t copy, std::uint64_t
 
 bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
-  for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}});
+  for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}, true, kept.loaded_hash});
   const std::lock_guard lock(mutex_);
   return std::ranges::all_of(copies, [&](const auto& copy) REQUIRES(mutex_) {
     const auto [first, last] = cache_.equal_range(copy.first.first);
     return std::any_of(first, last, [&](const auto& entry) {
       const LoadedImage& image = *entry.second.image;
-      return image.copy == copy.first.second && std::ranges::equal(copy.second, image.variables, is_same_place);
+      return image.copy == copy.first.second && std::ranges::equal(copy.second, image.variables, is_same_place) &&
+             has_its_functions(image, copy.second);
     });
   });
 }
@@ -79,6 +90,8 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
       if (cached.image->copy != copy || cached.users != 0 || (cached.owner != 0 && cached.owner != session)) continue;
       why = "its variables at other addresses";
       if (!std::ranges::equal(kept, cached.image->variables, is_same_place)) continue;
+      why = "functions at other addresses, which its variables hold";
+      if (!has_its_functions(*cached.image, kept)) continue;
       cached.owner = 0;
       use = use_of(cached, session);
     }
@@ -93,9 +106,7 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
 }
 
 CUresult ModuleStore::put_elsewhere(std::uint64_t session, const LoadedImage& image, std::vector<LoadedImage::Variable> kept) {
-  if (!std::ranges::equal(kept, image.variables, {}, &LoadedImage::Variable::size_bytes, &LoadedImage::Variable::size_bytes)) {
-    return CUDA_ERROR_MPS_SERVER_NOT_READY;
-  }
+  if (!std::ranges::equal(kept, image.variables, is_alike_loaded)) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   for (std::size_t i = 0; i < kept.size(); ++i) kept[i].address = image.variables[i].address;
   return restore(session, kept);
 }

@@ -66,6 +66,7 @@ void SessionVariables::append(Module& module, bool with_contents) {
     entry.size_bytes = variable.size_bytes;
     entry.offset = used_bytes_;
     entry.is_out = image.changes->is_out(i) ? 1 : 0;
+    entry.loaded_hash = variable.loaded_hash;
     file.variable[count++] = entry;
     used_bytes_ += aligned(variable.size_bytes);
     if (!with_contents || !variable.is_content_known) continue;
@@ -235,7 +236,8 @@ std::optional<SessionVariables::Kept> SessionVariables::kept(proto::ModuleId mod
     found.copy = variable.copy;
     found.is_any_out |= variable.is_out != 0;
     const std::byte* const contents = file->contents + variable.offset;
-    found.variables.push_back({variable.address, variable.size_bytes, std::vector(contents, contents + variable.size_bytes)});
+    found.variables.push_back(
+        {variable.address, variable.size_bytes, std::vector(contents, contents + variable.size_bytes), true, variable.loaded_hash});
   }
   if (found.variables.empty()) return std::nullopt;
   return found;

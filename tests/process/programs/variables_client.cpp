@@ -12,6 +12,8 @@
 //   leave              a kernel leaves the counter's address in memory
 //   through            another kernel, whose code does not name it, counts up by it: "ok N"
 //   given              as through, with the address that cuModuleGetGlobal gives
+//   load_table         a further module: two functions, and their addresses in a variable
+//   call N             a kernel calls the N-th by that: "ok 101" or "ok 202"
 #include <chrono>
 #include <sstream>
 #include <thread>
@@ -77,6 +79,52 @@ const char kHead[] = R"ptx(
 }
 )ptx";
 
+const char kTable[] = R"ptx(
+.version 6.4
+.target sm_75
+.address_size 64
+.func (.param .b32 result) first(.param .b32 x)
+{
+    .reg .b32 %r<2>;
+    ld.param.b32 %r1, [x];
+    add.u32 %r1, %r1, 1;
+    st.param.b32 [result], %r1;
+    ret;
+}
+.func (.param .b32 result) second(.param .b32 x)
+{
+    .reg .b32 %r<2>;
+    ld.param.b32 %r1, [x];
+    add.u32 %r1, %r1, 102;
+    st.param.b32 [result], %r1;
+    ret;
+}
+.visible .global .align 8 .u64 table[2] = {first, second};
+
+.visible .entry call(.param .u64 out)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [out];
+    ld.global.u32 %r1, [%rd1+24];
+    mul.wide.u32 %rd2, %r1, 8;
+    mov.u64 %rd3, table;
+    add.u64 %rd3, %rd3, %rd2;
+    ld.global.u64 %rd4, [%rd3];
+    mov.u32 %r2, 100;
+    {
+        .param .b32 given;
+        .param .b32 got;
+        st.param.b32 [given], %r2;
+        prototype: .callprototype (.param .b32 _) _ (.param .b32 _);
+        call (got), %rd4, (given), prototype;
+        ld.param.b32 %r3, [got];
+    }
+    st.global.u32 [%rd1], %r3;
+    ret;
+}
+)ptx";
+
 class Client {
  public:
   Client();
@@ -89,6 +137,7 @@ class Client {
   [[nodiscard]] std::string count_for(int duration_ms, int pause_us) const;
   [[nodiscard]] std::string churn(int duration_ms) const;
   void check() const;
+  [[nodiscard]] std::string call(unsigned number) const;
 
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
@@ -182,6 +231,12 @@ void Client::check() const {
   }
 }
 
+std::string Client::call(unsigned number) const {
+  CU(cuMemcpyHtoD(out_ + 24, &number, sizeof number));
+  launch("call");
+  return "ok " + std::to_string(word());
+}
+
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -197,6 +252,11 @@ std::string Client::answer(const std::string& line) {
   }
   if (command == "count_for") return count_for(number, second);
   if (command == "check") return check(), "ok";
+  if (command == "load_table") {
+    CU(cuModuleLoadData(&module_, kTable));
+    return "ok";
+  }
+  if (command == "call") return call(static_cast<unsigned>(number));
   if (command == "given") {
     CUdeviceptr address = 0;
     CU(cuModuleGetGlobal(&address, nullptr, module_, "counter"));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -187,15 +188,21 @@ TEST_CASE("a logged unload takes the copy of its number") {
   CHECK((*left)->handle == second);
 }
 
+namespace {
+std::uint64_t loaded_hash_of_counter(std::uint32_t value) { return loaded_hash_of(std::as_bytes(std::span(&value, 1))); }
+}  // namespace
+
 TEST_CASE("a copy with kept variables is its owner's, with what they held") {
   Store s;
   s.add(7, kCounter, 42);
   s.add(7, kCounter, 43);
+  s.add(8, kCounter);
   const auto variables_of = [](std::size_t module) {
     const std::uint32_t value = 77;
     std::vector<std::byte> content(sizeof value);
     std::memcpy(content.data(), &value, sizeof value);
-    return std::vector<LoadedImage::Variable>{{reinterpret_cast<CUdeviceptr>(&modules[module]->counter), sizeof value, std::move(content)}};
+    return std::vector<LoadedImage::Variable>{
+        {reinterpret_cast<CUdeviceptr>(&modules[module]->counter), sizeof value, std::move(content), true, loaded_hash_of_counter(5)}};
   };
   CHECK(s.store.find(7) == nullptr);  // nobody else's
   ImageUse use;
@@ -214,8 +221,9 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
     CHECK(modules[1]->counter == 5);
   }
   SECTION("whether they are where they were can be asked") {
-    const auto table = [](std::uint64_t copy, std::size_t module, std::uint64_t size_bytes = 4) {
-      return KeptVariable{1, 7, copy, reinterpret_cast<CUdeviceptr>(&modules[module]->counter), size_bytes, 0};
+    const auto table = [](std::uint64_t copy, std::size_t module, std::uint64_t size_bytes = 4, std::uint32_t loaded = 5) {
+      const auto address = reinterpret_cast<CUdeviceptr>(&modules[module]->counter);
+      return KeptVariable{1, 7, copy, address, size_bytes, 0, 0, loaded_hash_of_counter(loaded)};
     };
     CHECK(s.store.has_kept({}));
     CHECK(s.store.has_kept(std::vector{table(1, 0), table(2, 1)}));
@@ -223,6 +231,33 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
     CHECK_FALSE(s.store.has_kept(std::vector{table(1, 0, 8)}));
     CHECK_FALSE(s.store.has_kept(std::vector{table(3, 0)}));
     CHECK_FALSE(s.store.has_kept(std::vector{table(1, 0), table(1, 0)}));
+    CHECK(s.store.has_kept(std::vector{table(1, 0, 4, 6)}));  // it has no functions' addresses
+  }
+  SECTION("its functions may lie elsewhere") {
+    s.add(9, kLinked, 43);
+    loaded_counter = 6;
+    s.add(9, kLinked, 43);
+    const auto is_here = [&](std::uint64_t copy, std::size_t module) {
+      const auto address = reinterpret_cast<CUdeviceptr>(&modules[module]->counter);
+      return s.store.has_kept(std::vector{KeptVariable{1, 9, copy, address, 4, 0, 0, loaded_hash_of_counter(5)}});
+    };
+    CHECK(is_here(4, 3));
+    CHECK_FALSE(is_here(5, 4));
+    CHECK(s.store.take_kept(43, 9, 5, variables_of(4), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    CHECK(use == nullptr);
+    CHECK(modules[4]->counter == 6);
+    CHECK(s.store.take_kept(43, 9, 4, variables_of(3), use) == CUDA_SUCCESS);
+    CHECK(Store::counter(use) == 77);
+  }
+  SECTION("at other addresses, for a trial") {
+    const ImageUse own = s.load(8);
+    CHECK(s.store.put_elsewhere(43, **own, variables_of(1)) == CUDA_SUCCESS);
+    CHECK(Store::counter(own) == 77);
+    loaded_counter = 6;
+    s.add(9, kCounter);
+    const ImageUse another = s.load(9);
+    CHECK(s.store.put_elsewhere(43, **another, variables_of(1)) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    CHECK(Store::counter(another) == 6);
   }
   SECTION("no copy has that number, or it is another's") {
     CHECK(s.store.take_kept(43, 7, 3, variables_of(1), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
@@ -232,15 +267,15 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
   SECTION("there are two of its number") {
     s.next_copy = 2;
     s.add(7, kCounter, 43);
-    REQUIRE(s.store.take_kept(43, 7, 2, variables_of(2), use) == CUDA_SUCCESS);
+    REQUIRE(s.store.take_kept(43, 7, 2, variables_of(3), use) == CUDA_SUCCESS);
     CHECK(Store::counter(use) == 77);
-    CHECK(modules[2]->counter == 77);
+    CHECK(modules[3]->counter == 77);
     CHECK(modules[1]->counter == 5);
   }
   SECTION("it has come to be another's, or nobody's, since it was loaded again") {
     s.store.reserve(7, 2, 44);
     s.store.reserve(7, 1, 0);
-    s.store.reserve(7, 3, 44);  // there is none
+    s.store.reserve(7, 4, 44);  // there is none
     CHECK(s.store.take_kept(43, 7, 2, variables_of(1), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
     const ImageUse newcomer = s.store.find(7);
     REQUIRE(newcomer);

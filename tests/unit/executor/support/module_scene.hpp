@@ -24,8 +24,10 @@ namespace mpsshim::broker::module_scene {
 
 constexpr std::size_t kPlaces = 2'000;
 
+inline std::uint32_t loaded_counter = 5;  // what the next module's counter starts as: with an address in it that would be another one elsewhere
+
 struct Module {
-  std::uint32_t counter = 5;
+  std::uint32_t counter = loaded_counter;
   std::uint8_t table[kPlaces] = {};  // variables of one byte, named by their places
 };
 inline std::vector<std::unique_ptr<Module>> modules;
@@ -82,6 +84,7 @@ inline std::unique_ptr<Driver> make_driver() {
   unloaded = 0;
   global_result = CUDA_SUCCESS;
   counter_bytes = sizeof(std::uint32_t);
+  loaded_counter = 5;
   DriverTable table;
   table.cuModuleLoadDataEx = load;
   table.cuModuleUnload = unload;
@@ -111,6 +114,8 @@ inline proto::FileDescriptor image_file(const std::string& text) {
 constexpr char kHead[] = ".version 6.4\n.target sm_75\n.address_size 64\n";
 inline const std::string kPlain = std::string(kHead) + ".visible .entry kernel(.param .u64 p) { ret; }\n";
 inline const std::string kCounter = std::string(kHead) + ".visible .global .u32 counter = 5;\n.visible .entry kernel(.param .u64 p) { ret; }\n";
+inline const std::string kLinked =
+    std::string(kHead) + ".visible .global .u32 counter = 5;\n.func helper() { ret; }\n.visible .entry kernel(.param .u64 p) { ret; }\n";
 
 struct Store {
   explicit Store(std::size_t limit_bytes = 1u << 20) : store(*driver, link, window, faults, 0, limit_bytes) {}
