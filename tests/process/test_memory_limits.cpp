@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/process/client.hpp"
@@ -20,11 +22,11 @@ namespace {
 constexpr const char* kLimit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const std::string kRefused = "2 CUDA_ERROR_OUT_OF_MEMORY";
 
-Client start(const BrokerFixture& broker, const std::map<std::string, std::string>& environment = {}) {
+Client start(const BrokerFixture& broker, const std::map<std::string, std::string>& environment = {}, const std::string& program = "memory_client") {
   ProgramOptions options;
   options.converses = true;
   options.environment = environment;
-  return {broker.start("memory_client", options), Client::Attached::waits};
+  return {broker.start(program, options), Client::Attached::waits};
 }
 
 std::string server(const BrokerFixture& broker) {
@@ -128,6 +130,29 @@ TEST_CASE("a client keeps its limit, and what it holds, over its executor's deat
   CHECK(limited.ask("take 20") == "ok");
   CHECK(limited.ask("give") == "ok");
   CHECK(limited.ask("free") == "ok 64");
+}
+
+TEST_CASE("a module's variables count, for as long as it is loaded, and in the next executor, too") {
+  const BrokerFixture broker;
+  Client limited = start(broker, {{kLimit, "0=64M"}}, "variables_client");
+  Client free = start(broker, {}, "variables_client");
+  const auto is_refused = [&](const char* module) {
+    const std::string answer = limited.ask(module);
+    INFO(answer << broker.log());
+    CHECK(answer.starts_with(kRefused));
+  };
+  is_refused("load 100 0");
+  CHECK(free.ask("load 100 0") == "ok");
+  REQUIRE(limited.ask("load 40 0") == "ok");
+  is_refused("load 41 0");
+  REQUIRE(limited.ask("count") == "ok 6");
+  REQUIRE(limited.ask("unload") == "ok");
+  REQUIRE(limited.ask("load 41 0") == "ok");
+  REQUIRE(limited.ask("count") == "ok 6");
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  REQUIRE(::kill(broker.servers().at(0), SIGKILL) == 0);
+  CHECK(limited.ask("count") == "ok 7");
+  is_refused("load 40 0");
 }
 
 TEST_CASE("limits that make no sense are one line each, and change nothing") {

@@ -132,6 +132,14 @@ std::uint64_t MultiprocessorRequests::chunks_for(const ClientSession& session, s
   return of_client != 0 ? spread_chunks(groups, of_client, session.id) : groups;
 }
 
+std::vector<std::uint64_t> MultiprocessorRequests::not_lent_on(std::uint64_t group) const {
+  std::set<std::uint64_t> devices;
+  for (const auto& [place, activity] : activities_) {
+    if (place.second == group && activity.is_at_work()) devices.insert(place.first.device);
+  }
+  return {devices.begin(), devices.end()};
+}
+
 void MultiprocessorRequests::changed() {
   wishes_.clear();
   for (const auto& [key, of] : parts_.namespaces.all()) {

@@ -16,6 +16,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "broker/control/base/event_loop.hpp"
 #include "broker/control/base/executor_id.hpp"
@@ -70,6 +71,8 @@ class MultiprocessorRequests {
 
   // What a session of these percentages (0: all) is to run on where it must keep off what is kept for others at work; else 0.
   [[nodiscard]] std::uint64_t chunks_for(const ClientSession& session, std::uint32_t thread_percentage, std::uint32_t group_percentage) const;
+  // Devices on which what is kept for the group is its own at the moment; on others it is lent.
+  [[nodiscard]] std::vector<std::uint64_t> not_lent_on(std::uint64_t group) const;
   // What clients of a user outside of these groups count, in hundredths of a percent; 0: all. `own`: the one that they are in, or nullptr.
   [[nodiscard]] std::uint32_t percentage_left(uid_t house, const Namespace* own, unsigned device) const;
 

@@ -49,6 +49,13 @@ std::string fault_of_request(SessionManager& manager, const Namespace& of, std::
   return "";
 }
 
+// Of what is kept of multiprocessors.
+Cell not_lent_on(SessionManager& manager, const Namespace& of) {
+  if (of.thread_percentage_request == 0) return {nullptr};
+  const std::vector<std::uint64_t> devices = manager.requests().not_lent_on(of.id);
+  return {devices, devices.empty() ? "nowhere" : fmt::format("{}", fmt::join(devices, "+"))};
+}
+
 std::string no_such(const std::string& name) { return fmt::format("there is no namespace {}: see namespace list", name); }
 
 }  // namespace
@@ -68,7 +75,8 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                {"active_thread_percentage", "SM%", 7},
                {"active_thread_percentage_request", "SM%-KEPT", 10},
                {"client_priority", "PRIORITY", 10},
-               {"own_executor", "EXECUTOR"}},
+               {"own_executor", "EXECUTOR", 10},
+               {"multiprocessors_not_lent_on", "SM%-NOT-LENT"}},
               {}};
   const proto::DriverFacts* const facts = manager_.facts();
   for (const auto& [key, of] : manager_.namespaces().all()) {
@@ -87,7 +95,8 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                           percent(of.thread_percentage != 0 ? of.thread_percentage : proto::kWholePercentage),
                           of.thread_percentage_request != 0 ? percent(of.thread_percentage_request) : Cell{nullptr},
                           of.client_priority ? number(*of.client_priority) : Cell{nullptr},
-                          {std::uint64_t{of.has_own_executor ? 1u : 0u}, of.has_own_executor ? "own" : "shared"}});
+                          {std::uint64_t{of.has_own_executor ? 1u : 0u}, of.has_own_executor ? "own" : "shared"},
+                          not_lent_on(manager_, of)});
   }
   return answer_with(command, "namespaces", table);
 }

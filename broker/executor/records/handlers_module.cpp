@@ -33,9 +33,36 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
 }
 
 // What its kernels find on the device's heap comes first.
-void add_loaded(Session& session, const SharedReply& reply, proto::ModuleId id, ImageUse use) {
+void add_counted(Session& session, const SharedReply& reply, proto::ModuleId id, ImageUse use) {
   if (!(*use)->uses_device_heap) return add_module(session, *reply, id, std::move(use));
   session.seek_blank_heap([&session, reply, id, use = std::move(use)] { add_module(session, *reply, id, use); });
+}
+
+// A copy of a session's own takes device memory for it, which counts against its limits as long as it is used. One that several run is nobody's.
+bool is_counted(Session& session, const LoadedImage& image) { return session.memory().limit().is_set() && image.is_exclusive(); }
+
+// In a helper. CUDA_ERROR_OUT_OF_MEMORY: it is not to be had.
+CUresult count(Session& session, ImageUse& use) {
+  struct Counted {
+    ImageUse use;
+    DeviceGrant grant;
+  };
+  if (!is_counted(session, **use)) return CUDA_SUCCESS;
+  const auto counted = std::make_shared<Counted>(Counted{use, {}});
+  const CUresult result = session.memory().limit().ask((*use)->cost_bytes, counted->grant);
+  if (result == CUDA_SUCCESS) use = ImageUse(counted, counted->use.get());
+  return result;
+}
+
+void add_loaded(Session& session, const SharedReply& reply, proto::ModuleId id, ImageUse use) {
+  if (!is_counted(session, **use)) return add_counted(session, reply, id, std::move(use));
+  session.start_job([reply, id, use = std::move(use)](const std::shared_ptr<Session>& owner) mutable {
+    const CUresult result = count(*owner, use);
+    owner->finish_job([owner, reply, id, result, use = std::move(use)] {
+      if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{});
+      add_counted(*owner, reply, id, use);
+    });
+  });
 }
 
 // The name that /proc has for the client's program.
@@ -105,6 +132,7 @@ void restore_module(OutOfLineCall& incoming, const proto::ModuleLoadRecord& reco
   incoming.session.start_job([reply = incoming.share_reply(), record, kept = std::move(*kept)](const std::shared_ptr<Session>& session) {
     ImageUse use;
     const CUresult result = session->parts().modules.take_kept(session->id(), record.image, kept.copy, kept.variables, use);
+    if (result == CUDA_SUCCESS) (void)count(*session, use);  // it had it before
     session->finish_job([session, reply, id = record.module, result, use = std::move(use)] {
       if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{});
       add_module(*session, *reply, id, use, true);

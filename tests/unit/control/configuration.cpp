@@ -168,5 +168,5 @@ TEST_CASE("configuration: a broker begins with the partitions of the file, in it
   const std::string gpu = "GPU-00000000-0000-0000-0000-000000000000";
   CHECK(console.ok("sm-partition list --device 0 --format=csv,noheader") ==
         "0," + gpu + ",large,6,12,created,P0000001,0\n0," + gpu + ",small,2,5,created,P0000002,0\n0," + gpu + ",,2,4,unallocated,,\n");
-  CHECK(console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",0,0 0,,,100.0,,,1\n") != std::string::npos);
+  CHECK(console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",0,0 0,,,100.0,,,1,\n") != std::string::npos);
 }

@@ -121,8 +121,13 @@ TEST_CASE("requests: others keep off while the group is at work, and are told so
   const TestClient inside = broker.attach("kept", 0, member, opened);
   CHECK(member.thread_percentage == proto::kWholePercentage);
   CHECK(opened.chunks == 0);
+  const auto is_shown = [&](const std::string& devices) {
+    return broker.console.ok("namespace list --json").find(R"("multiprocessors_not_lent_on":)" + devices + "}") != std::string::npos;
+  };
+  CHECK(is_shown("[]"));
   broker.work(member.session);
   auto order = broker.obey();
+  CHECK(is_shown("[0]"));
   CHECK(order.session == other.session);
   CHECK(std::popcount(order.chunks) == 4);  // 60 % are six chunks; half of the device would be five
   CHECK((order.chunks & ~proto::first_chunks(10)) == 0);
@@ -142,6 +147,7 @@ TEST_CASE("requests: others keep off while the group is at work, and are told so
     CHECK(order.session != member.session);
     CHECK(order.chunks == 0);
   }
+  CHECK(is_shown("[]"));
   CHECK(broker.console.ok("client get " + std::to_string(getpid()) + " active-thread-percentage").starts_with("50.0\n"));
   CHECK(broker.console.ok("namespace get kept active-thread-percentage-request") == "60.0\n");
   broker.console.commands.execute("namespace set kept --active-thread-percentage-request none", [](const Commands::Result&) {});
@@ -149,6 +155,7 @@ TEST_CASE("requests: others keep off while the group is at work, and are told so
   broker.work(member.session);
   turn_for(broker.loop, 100);
   CHECK(broker.session(late.session).told_chunks == 0);
+  CHECK(is_shown("null"));
   CHECK(broker.console.ok("namespace get kept active-thread-percentage-request") == "none\n");
 }
 
@@ -197,7 +204,7 @@ TEST_CASE("requests: what cannot be kept is refused, and what was kept outlives 
   broker.keep("three", "20");
   CHECK(refused("30").find("that is 3 of the 10 parts that device 0 is cut into, 7 are kept") != std::string::npos);
   broker.keep("four", "20");
-  CHECK(broker.console.ok("namespace list --format=csv,noheader").find(",100.0,50.0,,0\n") != std::string::npos);
+  CHECK(broker.console.ok("namespace list --format=csv,noheader").find(",100.0,50.0,,0,\n") != std::string::npos);
   StateWriter writer;
   broker.manager.namespaces().save(writer);
   std::string why;

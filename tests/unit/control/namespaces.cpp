@@ -69,8 +69,8 @@ TEST_CASE("namespace: its clients share device memory, and others do not") {
         "name,uid,clients,device_bytes,pinned_memory_request_bytes,pinned_memory_limit_bytes,active_thread_percentage,active_thread_percentage_"
         "request,client_"
         "priority,own_"
-        "executor\ntraining," +
-            std::to_string(geteuid()) + ",2,104857600 0,,104857600,100.0,,,0\n");
+        "executor,multiprocessors_not_lent_on\ntraining," +
+            std::to_string(geteuid()) + ",2,104857600 0,,104857600,100.0,,,0,\n");
 }
 
 TEST_CASE("namespace: memory that is kept for its clients is refused to others, and to nobody once it is not") {
@@ -223,7 +223,7 @@ TEST_CASE("namespace: one with an executor of its own shares it among its client
   TestClient of_a_plain_group = broker.ask("plain");
   broker.life(0).open_session();
   REQUIRE(of_a_plain_group.await<proto::Attached>().header.status == CUDA_SUCCESS);
-  CHECK(broker.console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",2,0 0,,,100.0,,,1\n") != std::string::npos);
+  CHECK(broker.console.ok("namespace list --csv").find("apart," + std::to_string(geteuid()) + ",2,0 0,,,100.0,,,1,\n") != std::string::npos);
   CHECK(broker.console.ok("namespace list").find("own") != std::string::npos);
   CHECK(broker.launcher.lives.size() == 2);
   const auto members_page = map_header(member.fds), outsiders_page = map_header(outsider.fds);
