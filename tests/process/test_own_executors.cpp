@@ -88,7 +88,7 @@ TEST_CASE("a group keeps its own executor over its executor's death and a restar
   INFO(outcome.explain());
   REQUIRE(outcome.ok());
   require_apart();
-  CHECK(broker.ctl({"namespace", "list", "--csv"}).output.find(",1\n") != std::string::npos);
+  CHECK(broker.ctl({"namespace", "list", "--csv"}).output.find(",1,\n") != std::string::npos);
 }
 
 TEST_CASE("a group whose own executor cannot be had is not served, and is told") {
