@@ -148,6 +148,11 @@ TEST_CASE("a module's variables count, for as long as it is loaded, and in the n
   REQUIRE(limited.ask("count") == "ok 6");
   REQUIRE(limited.ask("unload") == "ok");
   REQUIRE(limited.ask("load 41 0") == "ok");
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE(limited.ask("post") == "ok");  // what it uses is let go when that has ended
+    REQUIRE(limited.ask("unload") == "ok");
+    REQUIRE(limited.ask("load 41 0") == "ok");
+  }
   REQUIRE(limited.ask("count") == "ok 6");
   std::this_thread::sleep_for(std::chrono::seconds(1));
   REQUIRE(::kill(broker.servers().at(0), SIGKILL) == 0);

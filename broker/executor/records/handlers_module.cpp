@@ -54,14 +54,24 @@ CUresult count(Session& session, ImageUse& use) {
   return result;
 }
 
+// In a helper. What the session has just given back is waited for.
+void count_and_add(Session& session, const SharedReply& reply, proto::ModuleId id, ImageUse use, bool is_releasing) {
+  const CUresult result = count(session, use);
+  const bool is_awaited = result == CUDA_ERROR_OUT_OF_MEMORY && is_releasing;
+  session.finish_job([&session, reply, id, result, is_awaited, use = std::move(use)] {
+    if (is_awaited) {
+      return session.start_after_releases([reply, id, use](const std::shared_ptr<Session>& self) { count_and_add(*self, reply, id, use, false); });
+    }
+    if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{});
+    add_counted(session, reply, id, use);
+  });
+}
+
 void add_loaded(Session& session, const SharedReply& reply, proto::ModuleId id, ImageUse use) {
   if (!is_counted(session, **use)) return add_counted(session, reply, id, std::move(use));
-  session.start_job([reply, id, use = std::move(use)](const std::shared_ptr<Session>& owner) mutable {
-    const CUresult result = count(*owner, use);
-    owner->finish_job([owner, reply, id, result, use = std::move(use)] {
-      if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{});
-      add_counted(*owner, reply, id, use);
-    });
+  const bool is_releasing = session.is_releasing();  // before the attempt, as for chunks
+  session.start_job([reply, id, is_releasing, use = std::move(use)](const std::shared_ptr<Session>& owner) {
+    count_and_add(*owner, reply, id, use, is_releasing);
   });
 }
 

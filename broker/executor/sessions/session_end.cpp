@@ -61,7 +61,7 @@ void Session::take_down() {
 }
 
 bool Session::is_releasing() const {
-  return memory_.is_releasing() || memory_.application().has_forgotten(0, UINT64_MAX) || arrays_.is_leaving();
+  return memory_.is_releasing() || memory_.application().has_forgotten(0, UINT64_MAX) || arrays_.is_leaving() || !leaving_uses_.empty();
 }
 
 // What the session has given back counts as free for it, so that is awaited: its work, the unmapping, arrays' ends, and the control process, which

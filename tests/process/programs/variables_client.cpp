@@ -3,6 +3,7 @@
 // output, as test_client.
 //
 //   load MIB ROOMS     a module with a counter, 5 at first, MIB MiB of zeroes, and ROOMS words that hold their number at first
+//   post               fill twenty times, which is not waited for
 //   unload             what was loaded last
 //   count              a kernel counts up: "ok N", the counter behind it
 //   churn MS US        count, and a pause of US microseconds; then a kernel that touches no variable, launched and waited for again and again for
@@ -255,6 +256,10 @@ std::string Client::answer(const std::string& line) {
   if (command == "check") return check(), "ok";
   if (command == "load_table") {
     CU(cuModuleLoadData(&module_, kTable));
+    return "ok";
+  }
+  if (command == "post") {
+    for (int i = 0; i < 20; ++i) launch("fill");
     return "ok";
   }
   if (command == "unload") {
