@@ -73,12 +73,14 @@ class ModuleStore {
   [[nodiscard]] CUresult replay(std::uint64_t image, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file);
   // That copy, replayed before, has this owner.
   void reserve(std::uint64_t image, std::uint64_t copy, std::uint64_t owner);
-  // That copy, its variables holding `kept` when this returns; by a helper. CUDA_ERROR_MPS_SERVER_NOT_READY: it is not there, or they have moved.
+  // That copy, its variables holding `kept` when this returns; by a helper. CUDA_ERROR_MPS_SERVER_NOT_READY: it is not there, or they have moved, or
+  // functions have whose addresses they hold.
   [[nodiscard]] CUresult take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
                                    ImageUse& use);
-  // The same in a copy that was loaded anew, whose variables lie elsewhere. CUDA_ERROR_MPS_SERVER_NOT_READY: it has others.
+  // The same in a copy that was loaded anew, whose variables lie elsewhere. CUDA_ERROR_MPS_SERVER_NOT_READY: it has others, or what they hold depends
+  // on where things lie.
   [[nodiscard]] CUresult put_elsewhere(std::uint64_t session, const LoadedImage& image, std::vector<LoadedImage::Variable> kept);
-  // Whether each copy in the table is here, its variables where they were.
+  // Whether each copy in the table is here, its variables where they were, and functions whose addresses they hold.
   [[nodiscard]] bool has_kept(std::span<const KeptVariable> table);
   // The owner does not come back: its copies are anybody's.
   void forget_owner(std::uint64_t session);
