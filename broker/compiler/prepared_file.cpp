@@ -11,7 +11,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3244455041525045;
+constexpr std::uint64_t kMagic = 0x3344455041525045;
 constexpr std::size_t kMaxLogBytes = 8 * 1024;
 
 void write_variable(PartWriter& writer, const image::Variable& variable) {
@@ -95,8 +95,9 @@ proto::FileDescriptor write_prepared(const Preparation& preparation, const Image
     writer.place(input.bytes.bytes());
   }
   writer.bytes(prepared.prefix);
-  for (const bool flag : {prepared.has_writable_globals, prepared.uses_device_heap, prepared.all_may_use_device_heap, prepared.takes_code_addresses,
-                          prepared.has_references, prepared.all_may_print, prepared.is_compiled_by_loading, prepared.variables.has_value()}) {
+  for (const bool flag :
+       {prepared.has_writable_globals, prepared.uses_device_heap, prepared.all_may_use_device_heap, prepared.takes_code_addresses,
+        prepared.adds_for_system, prepared.has_references, prepared.all_may_print, prepared.is_compiled_by_loading, prepared.variables.has_value()}) {
     writer.number(flag ? 1 : 0);
   }
   writer.number(prepared.heap_kernels.size());
@@ -147,6 +148,7 @@ bool read_prepared(const proto::FileDescriptor& descriptor, const ImageBytes& im
   prepared.uses_device_heap = reader.flag();
   prepared.all_may_use_device_heap = reader.flag();
   prepared.takes_code_addresses = reader.flag();
+  prepared.adds_for_system = reader.flag();
   prepared.has_references = reader.flag();
   prepared.all_may_print = reader.flag();
   prepared.is_compiled_by_loading = reader.flag();

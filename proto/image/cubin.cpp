@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "proto/image/elf.hpp"
+#include "proto/image/machine_code.hpp"
 
 namespace mpsshim::image {
 namespace {
@@ -210,6 +211,7 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   info.uses_device_heap = std::ranges::any_of(
       elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == kMalloc; });
   info.takes_code_addresses = takes_code_addresses(*elf);
+  info.adds_for_system = adds_for_system(*elf, architecture_of(cubin));
   // Where a kernel may call or launch what its own list does not name, or no list does.
   const bool is_somebodys = std::ranges::any_of(info.kernels, &KernelLayout::uses_device_heap);
   const bool launches = any_symbol([](const ElfSymbol& symbol) { return symbol.name.find(kDeviceLaunch) != std::string_view::npos; });

@@ -49,6 +49,8 @@ struct CubinInfo {
   // Some code or variable of it has the address of a function of the image, as the driver has placed it: kernels may have left it in memory.
   // Says yes for any address of one beyond its own section.
   bool takes_code_addresses = false;
+  // Some kernel or function of it has atomic operations that exclude the host's: scope .sys. Says yes for machine code that is not known.
+  bool adds_for_system = false;
   bool has_references = false;  // texture or surface references, which programs bind in the module
 };
 

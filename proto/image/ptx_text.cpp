@@ -162,6 +162,23 @@ bool ptx_takes_code_addresses(std::string_view text) {
   return false;
 }
 
+// An instruction's qualifiers stand before its operands; scope and state space are among them.
+bool ptx_adds_for_system(std::string_view text) {
+  constexpr std::string_view kOperands = "[{(,;";
+  for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {
+    if (token != "atom" && token != "red") continue;
+    bool is_for_system = false;
+    bool is_shared = false;
+    while (!token.empty() && kOperands.find(token.front()) == std::string_view::npos) {
+      is_for_system |= token == ".sys";
+      is_shared |= token == ".shared";
+      token = next_ptx_token(text);
+    }
+    if (is_for_system && !is_shared) return true;
+  }
+  return false;
+}
+
 // In parameter lists these words mean objects that are arguments.
 bool ptx_has_references(std::string_view text) {
   int depth = 0;  // of braces and parentheses

@@ -23,6 +23,8 @@ inline constexpr unsigned kOldestLinkedPtx = 31;
 [[nodiscard]] bool ptx_has_writable_globals(std::string_view text);
 // CubinInfo::takes_code_addresses, as far as a text tells: it has functions besides kernels.
 [[nodiscard]] bool ptx_takes_code_addresses(std::string_view text);
+// CubinInfo::adds_for_system.
+[[nodiscard]] bool ptx_adds_for_system(std::string_view text);
 // Their names. Where the text is in doubt a name may be none.
 [[nodiscard]] std::vector<std::string> ptx_variables(std::string_view text);
 

@@ -11,6 +11,7 @@
 
 #include "proto/image/cubin.hpp"
 #include "proto/image/elf.hpp"
+#include "proto/image/machine_code.hpp"
 #include "proto/image/variable_uses.hpp"
 
 namespace mpsshim::image {
@@ -23,12 +24,9 @@ constexpr std::string_view kAddressBank = ".nv.constant4";
 constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
 constexpr std::string_view kDeviceLaunch = "cudaCDP";  // within the names of what kernels launch kernels by
 constexpr std::size_t kSlotBytes = 8;
-constexpr std::size_t kInstructionBytes = 16;
-constexpr unsigned kArchitectures[] = {70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121};  // whose instructions are so
 
 // Of an instruction: its first half, and its second.
 constexpr std::uint64_t bank_of(std::uint64_t word) { return (word >> 54) & 0x1f; }
-constexpr std::uint64_t opcode_of(std::uint64_t word) { return word & 0x1ff; }
 constexpr std::uint64_t form_of(std::uint64_t word) { return word & 0xfff; }  // the opcode, and of what kind its operands are
 constexpr std::uint64_t result_register_of(std::uint64_t word) { return (word >> 16) & 0xff; }
 constexpr std::uint64_t index_register_of(std::uint64_t word) { return (word >> 24) & 0xff; }
@@ -210,14 +208,6 @@ class CubinReader {
   bool is_doubtful_ = false;
 };
 
-unsigned architecture_of(std::span<const std::byte> cubin) {
-  Elf64_Ehdr header{};
-  if (cubin.size() < sizeof header) return 0;
-  std::memcpy(&header, cubin.data(), sizeof header);
-  // Toolkits since 13.0 have it in the second byte, and say so by a newer form of the interface; earlier ones in the first.
-  return header.e_ident[EI_ABIVERSION] >= 8 ? (header.e_flags >> 8) & 0xff : header.e_flags & 0xff;
-}
-
 }  // namespace
 
 void VariableUse::add(const VariableUse& other) {
@@ -234,8 +224,7 @@ void VariableUses::add(const VariableUses& other) {
 
 VariableUses variable_uses_of_cubin(std::span<const std::byte> cubin) {
   const auto elf = ElfFile::read(cubin);
-  const unsigned architecture = architecture_of(cubin);
-  if (!elf || std::ranges::find(kArchitectures, architecture) == std::end(kArchitectures)) return {};
+  if (!elf || !has_known_instructions(architecture_of(cubin))) return {};
   CubinReader reader(*elf);
   return reader.find_kernels() ? reader.read() : VariableUses{};
 }

@@ -13,6 +13,16 @@ namespace mpsshim::test {
 #define NEEDS_MANAGED_MEMORY() \
   if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no managed memory: it is made in the client")
 
+inline int has_concurrent_managed_access() {
+  int value = -1;
+  OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0));
+  return value;
+}
+
+#define NEEDS_CONCURRENT_ACCESS() \
+  NEEDS_MANAGED_MEMORY();         \
+  if (has_concurrent_managed_access() != 1) MPSSHIM_SKIP("the device has no concurrent access to managed memory")
+
 class ManagedWords {
  public:
   explicit ManagedWords(size_t count) : count_(count) { OK(CU(cuMemAllocManaged)(&address_, count * 4, CU_MEM_ATTACH_GLOBAL)); }

@@ -18,22 +18,12 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kBlockWords = 16'384;  // 64 KiB, which is opened and closed at once
 constexpr std::chrono::seconds kLimit{60};
 
-int is_concurrent() {
-  int value = -1;
-  OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0));
-  return value;
-}
-
 }  // namespace
-
-#define NEEDS_CONCURRENT_ACCESS() \
-  NEEDS_MANAGED_MEMORY();         \
-  if (is_concurrent() != 1) MPSSHIM_SKIP("the device has no concurrent access to managed memory")
 
 TEST_CASE("managed memory may be used by host and kernels at once", "[forwarded][managed]") {
   const DeviceContext context;
   if (driver_kind() != DriverKind::forwarded) MPSSHIM_SKIP("natively that is the device's affair");
-  CHECK(is_concurrent() == 1);
+  CHECK(has_concurrent_managed_access() == 1);
 }
 
 TEST_CASE("the host looks at what a kernel counts in managed memory, and tells it there to stop", "[forwarded][managed]") {

@@ -44,6 +44,7 @@ void read_text(std::span<const std::byte> bytes) {
   (void)image::looks_like_ptx(text);
   (void)image::ptx_has_writable_globals(text);
   (void)image::ptx_variables(text);
+  (void)image::ptx_adds_for_system(text);
   std::vector<image::Placement> placements;
   for (const image::ManagedVariable& variable : image::managed_of_ptx(text)) placements.push_back({variable.name, 0x2000'0000'1000});
   (void)image::place_in_ptx(text, placements);

@@ -114,6 +114,69 @@ TEST_CASE("what migrates outlives executors, whichever side had it") {
   }
 }
 
+TEST_CASE("managed memory that lives on the host by advice outlives executors, and changes its place in the next one") {
+  const BrokerFixture broker;
+  Client stays = start(broker), leaves = start(broker);
+  for (Client* client : {&stays, &leaves}) {
+    require_ok(*client, "hold 1024", broker);
+    require_ok(*client, "launch", broker);
+    require_ok(*client, "prefer 1", broker);
+    require_ok(*client, "launch", broker);
+    require_ok(*client, "check", broker);
+  }
+  for (int turn = 0; turn < 3; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const std::vector<pid_t> servers = broker.servers();
+    REQUIRE(servers.size() == 1);
+    if (turn == 1) {
+      REQUIRE(broker.ctl({"restart", "executors"}).ok());
+    } else {
+      kill(servers.front(), SIGKILL);
+    }
+    REQUIRE(eventually(kLimit, [&] {
+      const std::vector<pid_t> now = broker.servers();
+      return now.size() == 1 && now.front() != servers.front();
+    }));
+    require_ok(leaves, turn % 2 == 0 ? "prefer 0" : "prefer 1", broker);
+    for (Client* client : {&stays, &leaves}) {
+      require_ok(*client, "check", broker);
+      require_ok(*client, "launch", broker);
+      require_ok(*client, "check", broker);
+      require_ok(*client, "alternate 200", broker);
+    }
+  }
+}
+
+TEST_CASE("clients that are killed while their managed memory changes its place are no loss to others, and all of it is back") {
+  BrokerOptions options;
+  options.arguments = {"--orphan-ms", "20000"};
+  const BrokerFixture broker(options);
+  Client watch(broker, "memory_client");
+  Client bystander = start(broker);
+  require_ok(bystander, "hold 1024", broker);
+  require_ok(bystander, "prefer 1", broker);
+  require_ok(watch, "hold", broker);
+  const long before = free_mib(watch);
+  std::mt19937 random(20261129);
+  for (int turn = 0; turn < 20; ++turn) {
+    Client victim = start(broker);
+    require_ok(victim, "hold 8192", broker);
+    if (turn % 2 == 1) require_ok(victim, "prefer 1", broker);
+    if (turn % 5 == 4) require_ok(victim, "launch", broker);
+    bystander.begin("alternate 50");
+    victim.begin(turn % 2 == 1 ? "prefer 0" : "prefer 1");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 8'000));
+    victim.program().send(SIGKILL);
+    (void)victim.program().wait();
+    const std::string answer = bystander.answer(kLimit);
+    INFO("turn " << turn << ": " << answer << "\n" << bystander.program().errors() << broker.log());
+    REQUIRE(answer.starts_with("ok "));
+  }
+  require_ok(bystander, "check", broker);
+  REQUIRE(broker.wait_for_clients(2));
+  CHECK(eventually(std::chrono::seconds(20), [&] { return free_mib(watch) >= before - 4; }));
+}
+
 TEST_CASE("managed memory that migrates counts as the device's in limits, and stays on the host where it is asked to when there is no room") {
   const BrokerFixture broker;
   ProgramOptions options = migrating();

@@ -217,8 +217,9 @@ CUresult MemoryMap::make_chunk(std::uint64_t address, std::uint64_t size_bytes, 
 
 bool MemoryMap::forget_chunk(std::uint64_t address) {
   std::lock_guard lock(mutex_);
-  auto node = chunks_.extract(address);
-  if (node.empty()) return false;
+  const auto found = chunks_.find(address);
+  if (found == chunks_.end() || found->second.segment != 0 || found->second.is_moving) return false;
+  auto node = chunks_.extract(found);
   node.mapped().given_up = give_up();
   usable_.remove(address, node.mapped().size_bytes);
   leaving_.insert(std::move(node));
@@ -227,7 +228,7 @@ bool MemoryMap::forget_chunk(std::uint64_t address) {
 }
 
 void MemoryMap::unmap_chunk(std::uint64_t address, const Mapped& chunk) {
-  driver_->cuMemUnmap(AddressKey(), address, chunk.size_bytes);
+  if (chunk.segment == 0) driver_->cuMemUnmap(AddressKey(), address, chunk.size_bytes);
   driver_->cuMemRelease(chunk.handle);
 }
 
@@ -287,6 +288,7 @@ void MemoryMap::release_chunks() {
     ranges_.clear();
     leaving_ranges_.clear();
     usable_.clear();
+    laid_.clear();
     ended.swap(chunks_);
     ended.merge(leaving_);
     leases.swap(leases_);
@@ -296,10 +298,23 @@ void MemoryMap::release_chunks() {
     calls.before_call();
     unmap_chunk(address, chunk);
   }
-  for (const auto& [address, lease] : leases) driver_->cuMemAddressFree(AddressKey(), lease.reserved.address, lease.reserved.size_bytes);
-  std::lock_guard lock(mutex_);
-  all_chunks_ -= taken_.size();
-  taken_.clear();
+  {
+    std::lock_guard lock(mutex_);
+    ending_leases_ = std::move(leases);
+    all_chunks_ -= taken_.size();
+    taken_.clear();
+  }
+  if (!segments_.has_laid()) release_addresses();
+}
+
+// The driver frees none that has registered memory in it.
+void MemoryMap::release_addresses() {
+  std::map<std::uint64_t, Leased> ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.swap(ending_leases_);
+  }
+  for (const auto& [address, lease] : ended) driver_->cuMemAddressFree(AddressKey(), lease.reserved.address, lease.reserved.size_bytes);
 }
 
 void MemoryMap::add_global(std::uint64_t address, std::uint64_t size_bytes) {
@@ -329,7 +344,8 @@ bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) con
 // An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one, or has mapped side by side.
 bool MemoryMap::lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const {
   std::lock_guard lock(mutex_);
-  return usable_.contains(address, size_bytes) || mpsshim::broker::contains(globals_, address, size_bytes);
+  const auto holds = [&](const AddressRanges& ranges) { return mpsshim::broker::contains(ranges, address, size_bytes); };
+  return usable_.contains(address, size_bytes) || holds(laid_) || holds(globals_);
 }
 
 }  // namespace mpsshim::broker

@@ -69,6 +69,18 @@ class MemoryMap {
   bool release_leaving(std::uint64_t up_to);
   [[nodiscard]] bool is_releasing() const;
 
+  // A chunk's addresses mean the pages of a pinned segment, from the first one, or its device memory again, which keeps its contents meanwhile. Work
+  // under way may use what is there: leave_*() refuses the addresses from then on, and the rest comes once that work has ended, release_laid() in a
+  // quiet window. What fails leaves the device's memory there.
+  // 0: the device's memory; nullopt: there is no such chunk, or it is on its way.
+  [[nodiscard]] std::optional<std::uint64_t> laid_segment(std::uint64_t chunk) const;
+  [[nodiscard]] bool leave_device(std::uint64_t chunk, std::uint64_t segment);
+  [[nodiscard]] CUresult settle_on_host(std::uint64_t chunk);
+  [[nodiscard]] bool leave_host(std::uint64_t chunk);
+  void stay_on_host(std::uint64_t chunk);  // after all
+  void release_laid(std::uint64_t chunk);
+  [[nodiscard]] CUresult settle_on_device(std::uint64_t chunk);
+
   // Address ranges that the client maps memory in by itself (ApplicationMemory): no chunk is put there. `wanted`: 0, or where it is to be.
   [[nodiscard]] CUresult reserve_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address);
   [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t size_bytes) const;
@@ -89,9 +101,10 @@ class MemoryMap {
   [[nodiscard]] SegmentMap& segments() { return segments_; }
   [[nodiscard]] const SegmentMap& segments() const { return segments_; }
 
-  // When the session has ended: all device memory of its own, and its addresses. Waits for no kernel. Segments and memory of other interfaces have
-  // ends of their own, in windows.
+  // When the session has ended: all device memory of its own, and its addresses, but for those where segments are laid. Waits for no kernel. Segments
+  // and memory of other interfaces have ends of their own, in windows; release_addresses() comes behind theirs.
   void release_chunks();
+  void release_addresses();
 
   // Variables of its modules: the session's own from add_global() to remove_global(), which comes with the module's unload. Afterwards the copy may
   // be another client's.
@@ -111,8 +124,13 @@ class MemoryMap {
     std::uint64_t size_bytes = 0;
     CUmemGenericAllocationHandle handle = 0;
     std::uint64_t given_up = 0;
+    std::uint64_t segment = 0;  // whose pages are there; 0: the device's
+    std::uint64_t segment_bytes = 0;
+    bool is_moving = false;
   };
 
+  [[nodiscard]] Mapped& laid_chunk(std::uint64_t chunk) REQUIRES(mutex_);
+  void stay_on_device(std::uint64_t chunk, CUresult mapped);
   [[nodiscard]] CUresult reserve_lease(const proto::Lease& lease, proto::Lease& reserved);
   [[nodiscard]] bool lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] std::uint64_t take_room(std::uint64_t size_bytes, std::uint64_t alignment) REQUIRES(mutex_);
@@ -146,12 +164,14 @@ class MemoryMap {
     bool is_peers = false;  // another session's: closed from the beginning, and one of ranges_
   };
   std::map<std::uint64_t, Leased> leases_ GUARDED_BY(mutex_);   // device ranges, by address
+  std::map<std::uint64_t, Leased> ending_leases_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, Mapped> chunks_ GUARDED_BY(mutex_);   // by address; usable
   std::map<std::uint64_t, Mapped> leaving_ GUARDED_BY(mutex_);  // forgotten, still mapped
   AddressRanges taken_ GUARDED_BY(mutex_);                      // all addresses in use: those two, chunks in the making and being unmapped
   AddressRanges ranges_ GUARDED_BY(mutex_);                     // the client's own
   std::map<std::uint64_t, std::uint64_t> leaving_ranges_ GUARDED_BY(mutex_);  // by address: when it was given up
   AddressSet usable_ GUARDED_BY(mutex_);                                      // chunks_, and what is mapped in ranges_: neighbours are one piece
+  AddressRanges laid_ GUARDED_BY(mutex_);  // segments' pages in chunks' places: no copy spans one and its neighbours
   std::uint64_t application_pieces_ GUARDED_BY(mutex_) = 0;
   bool has_been_refused_ GUARDED_BY(mutex_) = false;
   unsigned releasing_ GUARDED_BY(mutex_) = 0;  // chunks being unmapped just now

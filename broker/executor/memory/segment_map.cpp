@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/memory/segment_map.hpp"
 
+#include <algorithm>
+#include <span>
 #include <utility>
+
+#include <sys/mman.h>
 
 #include "broker/executor/base/own_memory.hpp"
 #include "broker/executor/link/control_link.hpp"
@@ -65,7 +69,7 @@ std::optional<CUdeviceptr> SegmentMap::find(std::uint64_t segment) const {
 bool SegmentMap::forget(std::uint64_t segment) {
   std::lock_guard lock(mutex_);
   const auto found = segments_.find(segment);
-  if (found == segments_.end() || found->second.forgotten) return false;
+  if (found == segments_.end() || found->second.forgotten || found->second.is_claimed) return false;
   found->second.forgotten = true;
   ++losses_;
   if (staging_ == &found->second) staging_ = nullptr;
@@ -95,11 +99,80 @@ void SegmentMap::unmap(std::uint64_t segment) {
   control_.send(message::SegmentReleased{.session = session_, .segment = segment});
 }
 
+bool SegmentMap::claim(std::uint64_t segment, std::uint64_t most_bytes, std::uint64_t& size_bytes) {
+  std::lock_guard lock(mutex_);
+  const auto found = segments_.find(segment);
+  if (found == segments_.end() || found->second.forgotten || found->second.is_claimed) return false;
+  if (found->second.purpose != proto::SegmentPurpose::pinned || found->second.mapping.size() > most_bytes) return false;
+  size_bytes = found->second.mapping.size();
+  return found->second.is_claimed = true;
+}
+
+void SegmentMap::disclaim(std::uint64_t segment) {
+  std::lock_guard lock(mutex_);
+  segments_.at(segment).is_claimed = false;
+}
+
+// The address lies in what the driver keeps free for the session's chunks: it is mapped over, and back again.
+CUresult SegmentMap::lay(std::uint64_t segment, std::uint64_t address) {
+  std::span<std::byte> pages;
+  {
+    std::lock_guard lock(mutex_);
+    const proto::Mapping& mapping = segments_.at(segment).mapping;
+    pages = {mapping.data(), mapping.size()};
+  }
+  // Of a shared mapping an old size of 0 leaves what there is where it is.
+  void* const laid = mremap(pages.data(), 0, pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(address));
+  if (laid == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUdeviceptr device = 0;
+  bool is_registered = false;
+  constexpr unsigned kFlags = CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE;
+  CUresult result = OwnMemory::enroll(driver_, {static_cast<std::byte*>(laid), pages.size()}, kFlags, device, is_registered);
+  if (result == CUDA_SUCCESS && device != address) result = CUDA_ERROR_NOT_SUPPORTED;  // kernels know the other one
+  std::lock_guard lock(mutex_);
+  Segment& owner = segments_.at(segment);
+  owner.laid = static_cast<std::byte*>(laid);
+  owner.is_laid_registered = is_registered;
+  return result;
+}
+
+void SegmentMap::release_laid(std::uint64_t segment) {
+  std::byte* laid = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    Segment& owner = segments_.at(segment);
+    if (!std::exchange(owner.is_laid_registered, false)) return;
+    laid = owner.laid;
+  }
+  OwnMemory::dismiss(driver_, laid);
+}
+
+void SegmentMap::take_up(std::uint64_t segment) {
+  std::lock_guard lock(mutex_);
+  take_up(segments_.at(segment));
+}
+
+void SegmentMap::take_up(Segment& owner) {
+  std::byte* const laid = std::exchange(owner.laid, nullptr);
+  if (laid == nullptr) return;
+  constexpr int kKept = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(laid, owner.mapping.size(), PROT_NONE, kKept, -1, 0) == MAP_FAILED) (void)mprotect(laid, owner.mapping.size(), PROT_NONE);
+}
+
+bool SegmentMap::has_laid() const {
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(segments_, [](const auto& entry) { return entry.second.laid != nullptr; });
+}
+
 bool SegmentMap::release_some(TurnBudget& budget) {
   std::lock_guard lock(mutex_);
   staging_ = nullptr;
   pinned_.clear();
   for (auto& [id, segment] : segments_) {
+    if (std::exchange(segment.is_laid_registered, false)) {
+      OwnMemory::dismiss(driver_, segment.laid);
+      if (budget.look()) return false;
+    }
     if (!std::exchange(segment.is_registered, false)) continue;
     OwnMemory::dismiss(driver_, segment.mapping.data());
     if (budget.look()) return false;
@@ -109,6 +182,7 @@ bool SegmentMap::release_some(TurnBudget& budget) {
 
 void SegmentMap::unmap_all() {
   std::lock_guard lock(mutex_);
+  for (auto& [id, segment] : segments_) take_up(segment);
   segments_.clear();
 }
 

@@ -45,6 +45,16 @@ class SegmentMap {
   [[nodiscard]] bool release_some(TurnBudget& budget);
   void unmap_all();
 
+  // The pages of a pinned segment at a second address as well, in place of a chunk's device memory (MemoryMap). claim: from then to disclaim() the
+  // segment stays; false: there is none of at most that size, or it is claimed. lay: maps and registers them there. release_laid (in a quiet window):
+  // cuMemHostUnregister; take_up (outside): the pages, whose addresses are kept free.
+  [[nodiscard]] bool claim(std::uint64_t segment, std::uint64_t most_bytes, std::uint64_t& size_bytes);
+  void disclaim(std::uint64_t segment);
+  [[nodiscard]] CUresult lay(std::uint64_t segment, std::uint64_t address);
+  void release_laid(std::uint64_t segment);
+  void take_up(std::uint64_t segment);
+  [[nodiscard]] bool has_laid() const;
+
   [[nodiscard]] bool is_leased(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] std::uint64_t losses() const { return losses_; }  // counts forget()
   [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const;
@@ -58,7 +68,12 @@ class SegmentMap {
     CUdeviceptr device_address = 0;
     bool forgotten = false;
     bool is_registered = true;
+    bool is_claimed = false;
+    std::byte* laid = nullptr;  // the second place, as large
+    bool is_laid_registered = false;
   };
+
+  static void take_up(Segment& owner);
 
   const Driver& driver_;
   ControlLink& control_;

@@ -67,6 +67,7 @@ struct LoadedImage {
   bool has_managed = false;                // loaded for a client that does not place them: nobody else's
   bool has_references = false;             // texture or surface references, whose bindings are the copy's: it serves one client, once
   bool takes_code_addresses = false;       // PreparedImage's
+  bool adds_for_system = false;            // the same
   bool uses_device_heap = false;           // what its kernels allocate there ends with the context
   bool all_may_use_device_heap = false;    // PreparedImage's
   std::set<std::string, std::less<>> heap_kernels;

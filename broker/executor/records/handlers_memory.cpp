@@ -50,6 +50,21 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
   return parts.faults.check(result, session.id(), "cuMemHostRegister");
 }
 
+// Once nothing under way uses the chunk.
+void settle(Session& session, const proto::ChunkResidenceRecord& record, const SharedReply& reply) {
+  session.start_job([record, reply](const std::shared_ptr<Session>& self) {
+    const char* const call = record.is_on_host ? "cuMemHostRegister" : "cuMemMap";
+    CUresult result = CUDA_SUCCESS;
+    {
+      const ScopedMark mark(self->id(), record.is_on_host ? CallName("cuMemHostRegister") : CallName("cuMemMap"), Patience::patient);
+      const proto::trace::Span span("driver", call, {"session", self->id()});
+      result = record.is_on_host ? self->memory().settle_on_host(record.address) : self->memory().settle_on_device(record.address);
+    }
+    reply->answer_with(self->parts().faults.check(result, self->id(), call), proto::ChunkResidenceReply{});
+    self->finish_job();
+  });
+}
+
 }  // namespace
 
 void handle(OutOfLineCall& incoming, const proto::ChunkCreateRecord& record) {
@@ -79,6 +94,27 @@ void handle(SessionPost& incoming, const proto::ChunkReleaseRecord& record) {
     session.start_job([address, up_to](const std::shared_ptr<Session>& self) {
       self->memory().release_chunk(address, up_to);
       self->finish_job();
+    });
+  });
+}
+
+void handle(OutOfLineCall& incoming, const proto::ChunkResidenceRecord& record) {
+  Session& session = incoming.session;
+  MemoryMap& memory = session.memory();
+  const std::uint64_t wanted = record.is_on_host ? record.segment : 0;
+  if (memory.laid_segment(record.address) == wanted) return incoming.answer_with(CUDA_SUCCESS, proto::ChunkResidenceReply{});
+  if (record.is_on_host ? !memory.leave_device(record.address, record.segment) : !memory.leave_host(record.address)) {
+    return incoming.answer_with(CUDA_ERROR_INVALID_VALUE, proto::ChunkResidenceReply{});
+  }
+  session.when_completed([&session, record, reply = incoming.share_reply()] {
+    if (record.is_on_host) return settle(session, record, reply);
+    session.start_window_call("cuMemHostUnregister", [&session, record, reply](WindowResult window) {
+      if (window == WindowResult::no_window) {
+        session.memory().stay_on_host(record.address);
+        return reply->answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ChunkResidenceReply{});
+      }
+      session.memory().release_laid(record.address);
+      session.run_on_worker([&session, record, reply] { settle(session, record, reply); });  // before this one's end
     });
   });
 }

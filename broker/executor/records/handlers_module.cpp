@@ -28,7 +28,7 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS && image->holds_contents()) session.add_variables(id, image, are_variables_restored);
   const auto held = are_variables_restored ? proto::ModuleGlobals::restored : proto::ModuleGlobals::writable;
-  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? held : proto::ModuleGlobals::none};
+  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? held : proto::ModuleGlobals::none, image->adds_for_system, 0};
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 
@@ -108,7 +108,7 @@ void answer_managed(const std::shared_ptr<Session>& session, const SharedReply& 
   }
   session->finish_job([reply, fits, table = std::move(table)] {
     if (!fits) return reply->answer_with(CUDA_ERROR_NOT_SUPPORTED, proto::ModuleLoadReply{});
-    reply->answer_with(CUDA_SUCCESS, proto::ModuleLoadReply{0, proto::ModuleGlobals::need_places}, table);
+    reply->answer_with(CUDA_SUCCESS, proto::ModuleLoadReply{0, proto::ModuleGlobals::need_places, false, 0}, table);
   });
 }
 

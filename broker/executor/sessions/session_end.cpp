@@ -87,7 +87,8 @@ void Session::end_in_window() {
   job.expected = graphs_.next_release_time();
   job.after = [self = shared_from_this(), is_done] {
     if (!*is_done) return self->end_in_window();
-    self->memory_.segments().unmap_all();  // its addresses may be another session's from now on
+    self->memory_.segments().unmap_all();
+    self->memory_.release_addresses();                           // another session's from now on, perhaps
     if (self->closed_) std::exchange(self->closed_, nullptr)();  // sends SessionClosed
   };
   parts_.window.submit(std::move(job));

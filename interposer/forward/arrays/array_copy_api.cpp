@@ -5,6 +5,7 @@
 #include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/arrays/arrays.hpp"
+#include "interposer/forward/memory/sync_memops.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -67,7 +68,7 @@ CUDA_MEMCPY3D to_host(void* host) {
 template <typename F>
 CUresult now(F&& f) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  return in_default_stream([&](Stream& stream) { return f(&stream); });
+  return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(f(&stream), stream); });
 }
 template <typename F>
 CUresult later(CUstream handle, F&& f) {

@@ -8,6 +8,12 @@
 
 namespace mpsshim::interposer::forward {
 
+namespace {
+
+constexpr std::uint64_t kMostLostBytes = 32ull << 20;  // to the ends of chunks with one allocation, at a time
+
+}  // namespace
+
 DeviceMemory& DeviceMemory::instance() {
   return PerSession<DeviceMemory>::get([] { return new DeviceMemory(); });
 }
@@ -29,6 +35,22 @@ CUresult DeviceMemory::allocate(std::uint64_t bytes, CUcontext context, std::uin
   return CUDA_SUCCESS;
 }
 
+std::uint64_t DeviceMemory::allocate_alone(std::uint64_t bytes) {
+  const std::uint64_t chunk_bytes = DeviceArena::exact_chunk_bytes(bytes);
+  const std::uint64_t lost = chunk_bytes - bytes;
+  const std::lock_guard growing(growth_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (alone_lost_bytes_ + lost > kMostLostBytes) return 0;
+  }
+  AddressRange chunk;
+  if (make_chunk(chunk_bytes, chunk_bytes, chunk) != CUDA_SUCCESS) return 0;
+  const std::lock_guard lock(mutex_);
+  alone_.emplace(chunk.address, Alone{chunk.size_bytes, lost});
+  alone_lost_bytes_ += lost;
+  return chunk.address;
+}
+
 CUresult DeviceMemory::add_chunk(std::uint64_t bytes) {
   const std::uint64_t exact = DeviceArena::exact_chunk_bytes(bytes);
   std::uint64_t wanted = 0;
@@ -37,6 +59,13 @@ CUresult DeviceMemory::add_chunk(std::uint64_t bytes) {
     wanted = arena_.chunk_bytes_for(bytes);
   }
   AddressRange chunk;
+  if (const CUresult error = make_chunk(wanted, exact, chunk); error != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(mutex_);
+  arena_.add_chunk(chunk, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::make_chunk(std::uint64_t wanted, std::uint64_t exact, AddressRange& chunk) {
   CUresult error = create_chunk_growing(wanted, chunk);
   if (error == CUDA_ERROR_OUT_OF_MEMORY) {
     // The device is full: what is kept for later goes first, and what was asked for may still fit.
@@ -54,8 +83,6 @@ CUresult DeviceMemory::add_chunk(std::uint64_t bytes) {
     (void)release({&chunk, 1});
     return reached;
   }
-  const std::lock_guard lock(mutex_);
-  arena_.add_chunk(chunk, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -98,7 +125,13 @@ CUresult DeviceMemory::give_back(std::uint64_t address) {
   std::vector<AddressRange> leaving;
   {
     const std::lock_guard lock(mutex_);
-    if (!arena_.free(address, leaving)) return CUDA_ERROR_INVALID_VALUE;
+    if (const auto alone = alone_.find(address); alone != alone_.end()) {
+      leaving.push_back({address, alone->second.chunk_bytes});
+      alone_lost_bytes_ -= alone->second.lost_bytes;
+      alone_.erase(alone);
+    } else if (!arena_.free(address, leaving)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
   }
   // A chunk whose release cannot be posted belongs to a session that has ended; the allocation is free all the same.
   if (!leaving.empty()) {
@@ -125,7 +158,9 @@ std::optional<DeviceMemory::Allocation> DeviceMemory::find(std::uint64_t address
 
 std::vector<AddressRange> DeviceMemory::chunks() const {
   const std::lock_guard lock(mutex_);
-  return arena_.chunks();
+  std::vector<AddressRange> all = arena_.chunks();
+  for (const auto& [address, alone] : alone_) all.push_back({address, alone.chunk_bytes});
+  return all;
 }
 
 std::uint64_t DeviceMemory::kept_bytes() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -23,6 +24,9 @@ class DeviceMemory {
   [[nodiscard]] static DeviceMemory& instance();
 
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
+  // In a chunk of its own, from its first address; give_back() ends it. 0: there is no memory for that, or as much is lost to the ends of such chunks
+  // as may be.
+  [[nodiscard]] std::uint64_t allocate_alone(std::uint64_t bytes);
   // Waits for this process's own work, then gives the room back. CUDA_ERROR_INVALID_VALUE if `address` is no allocation's base.
   [[nodiscard]] CUresult free(std::uint64_t address);
   // The same for memory that nothing uses any more.
@@ -59,6 +63,8 @@ class DeviceMemory {
   [[nodiscard]] bool release_empty();
   [[nodiscard]] bool try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
   [[nodiscard]] CUresult add_chunk(std::uint64_t bytes) REQUIRES(growth_mutex_);
+  // One that others reach as they reach all chunks.
+  [[nodiscard]] CUresult make_chunk(std::uint64_t wanted, std::uint64_t exact, AddressRange& chunk) REQUIRES(growth_mutex_);
   [[nodiscard]] CUresult create_chunk(std::uint64_t chunk_bytes, AddressRange& chunk);
   [[nodiscard]] CUresult create_chunk_growing(std::uint64_t chunk_bytes, AddressRange& chunk) REQUIRES(growth_mutex_);
   [[nodiscard]] CUresult release(std::span<const AddressRange> chunks) REQUIRES(growth_mutex_);
@@ -66,6 +72,12 @@ class DeviceMemory {
   Mutex growth_mutex_;         // held by the one thread that asks for a chunk or gives some back; never taken under mutex_
   mutable ChannelLock mutex_;  // held for a few map operations: contending threads look for a moment before they sleep
   DeviceArena arena_ GUARDED_BY(mutex_);
+  struct Alone {
+    std::uint64_t chunk_bytes = 0;
+    std::uint64_t lost_bytes = 0;
+  };
+  std::map<std::uint64_t, Alone> alone_ GUARDED_BY(mutex_);  // by address
+  std::uint64_t alone_lost_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -18,6 +18,8 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
+constexpr std::chrono::milliseconds kMostForReturn{2'000};  // longer, and a kernel may be waiting for the program
+
 PeerAccess::Reason reason_for(std::uint32_t by, std::uint32_t owner) { return {by, owner, 0, 0}; }
 
 // f(index) for each other session, of those that are there and not over.
@@ -59,11 +61,13 @@ CUresult ManagedMemory::join() {
   CUresult result = CUDA_SUCCESS;
   for_each_live([&](std::uint32_t owner) {
     bool has_any = false;
+    ManagedMemory& theirs = instance();
     {
-      ManagedMemory& theirs = instance();
       const std::lock_guard lock(theirs.order_);
       has_any = !theirs.allocations_.empty();
     }
+    // What lives on the host would be the chunk's own memory there.
+    if (has_any && !theirs.bring_back(kMostForReturn)) result = CUDA_ERROR_NOT_READY;
     const CUresult error = has_any ? let_reach(own, device, owner, session_device()) : CUDA_SUCCESS;
     if (error != CUDA_SUCCESS && session().look() == CUDA_SUCCESS) result = error;
   });
@@ -84,7 +88,7 @@ void ManagedMemory::close_for_another() {
   if (watch_ != nullptr) watch_->refresh();
   CUresult error = end_beside();
   for (auto& [address, allocation] : allocations_) {
-    if (error != CUDA_SUCCESS || allocation->attached != Attached::everybody) continue;
+    if (error != CUDA_SUCCESS || allocation->attached != Attached::everybody || allocation->lives_on_host) continue;
     allocation->prefetches.clear();
     if (allocation->coherence.has_open_blocks()) error = close(*allocation, allocation->coherence.close());
   }

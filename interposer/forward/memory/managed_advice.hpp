@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What programs have said about their managed memory (cuMemAdvise, cuMemPrefetchAsync), by pages: kept to be answered again, and asked for by
-// TouchServer. The memory itself stays where it is. Any thread.
+// TouchServer and ManagedMemory. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,9 @@ struct Advice {
   CUmemLocation last_prefetch{};  // likewise
   std::set<int> accessed_by;      // devices, CU_DEVICE_CPU
 
+  [[nodiscard]] bool prefers_host() const { return preferred.type != CU_MEM_LOCATION_TYPE_INVALID && preferred.type != CU_MEM_LOCATION_TYPE_DEVICE; }
   // The host is to use it in place.
-  [[nodiscard]] bool is_for_host() const {
-    const bool is_preferred = preferred.type != CU_MEM_LOCATION_TYPE_INVALID && preferred.type != CU_MEM_LOCATION_TYPE_DEVICE;
-    return is_preferred || accessed_by.contains(CU_DEVICE_CPU);
-  }
+  [[nodiscard]] bool is_for_host() const { return prefers_host() || accessed_by.contains(CU_DEVICE_CPU); }
 };
 
 class ManagedAdvice {

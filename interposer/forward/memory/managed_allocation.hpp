@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gen/cuda_api.hpp"
+#include "interposer/channel/recipe_book.hpp"
 #include "interposer/forward/memory/address_range.hpp"
 #include "interposer/forward/memory/coherence.hpp"
 #include "interposer/forward/stream.hpp"
@@ -37,12 +38,16 @@ struct ManagedAllocation {
   std::uint64_t size_bytes = 0;  // as asked for
   std::uint64_t block_bytes = 0;
   std::uint64_t device = 0;  // the allocation of DeviceMemory that it lies in
+  bool is_alone = false;     // in a chunk of its own: it can live on the host
   std::uint64_t shadow = 0;
   std::uint64_t second_copy = 0;  // pinned, as large as a block: what is looked at beside kernels is copied twice; 0: not yet
   CUcontext context = nullptr;
   std::uint64_t buffer_id = 0;
   std::vector<AddressRange> variables;  // relative to its start; empty: not of modules
   Coherence coherence;
+  // As advised: the shadow is what kernels find at its address, all of it is open for good, and nothing moves.
+  bool lives_on_host = false;
+  RecipeBook::Key residence = 0;
   Attached attached = Attached::everybody;
   proto::StreamId stream;            // Attached::stream
   std::vector<FenceTarget> earlier;  // work that was posted when that was said

@@ -140,11 +140,17 @@ CUresult advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, con
     ManagedAdvice::instance().change(*pages, how);
     return CUDA_SUCCESS;
   };
+  const auto prefer = [&](const CUmemLocation& where) {
+    ManagedAdvice::instance().change(*pages, [&](Advice& kept) { kept.preferred = where; });
+    const ActingSession acting(home_of(address));
+    ManagedMemory::instance().follow_advice(address);
+    return CUDA_SUCCESS;
+  };
   switch (advice) {
     case CU_MEM_ADVISE_SET_READ_MOSTLY: return change([](Advice& kept) { kept.is_read_mostly = true; });
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY: return change([](Advice& kept) { kept.is_read_mostly = false; });
-    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: return change([&](Advice& kept) { kept.preferred = location; });
-    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: return change([](Advice& kept) { kept.preferred = {}; });
+    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: return prefer(location);
+    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: return prefer({});
     case CU_MEM_ADVISE_SET_ACCESSED_BY: return change([&](Advice& kept) { kept.accessed_by.insert(device_of(location)); });
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY: return change([&](Advice& kept) { kept.accessed_by.erase(device_of(location)); });
     default: return CUDA_ERROR_INVALID_VALUE;

@@ -113,9 +113,12 @@ CUresult ManagedMemory::make(std::uint64_t bytes, std::unique_ptr<Allocation>& m
   made->size_bytes = bytes;
   made->block_bytes = block_bytes;
   made->buffer_id = next_buffer_id();
+  made->device = DeviceMemory::instance().allocate_alone(page_bytes);
+  made->is_alone = made->device != 0;
   // No other allocation may have bytes on its pages.
-  if (const CUresult error = DeviceMemory::instance().allocate(page_bytes + proto::kPageBytes, nullptr, made->device); error != CUDA_SUCCESS) {
-    return error;
+  const std::uint64_t among_others = page_bytes + proto::kPageBytes;
+  if (!made->is_alone) {
+    if (const CUresult error = DeviceMemory::instance().allocate(among_others, nullptr, made->device); error != CUDA_SUCCESS) return error;
   }
   made->pages = {round_up(made->device, proto::kPageBytes), page_bytes};
   void* shadow = nullptr;
@@ -206,6 +209,7 @@ CUresult ManagedMemory::release(std::uint64_t address) {
     in_use_.fetch_sub(1, std::memory_order_relaxed);
     unmap(*ended);
   }
+  if (ended->lives_on_host) move_to_device(*ended);
   ManagedAdvice::instance().forget(ended->pages);
   if (ended->second_copy != 0) (void)PinnedMemory::instance().release(host_pointer(ended->second_copy));
   const CUresult error = PinnedMemory::instance().release(host_pointer(ended->shadow));

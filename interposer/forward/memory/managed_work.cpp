@@ -45,6 +45,7 @@ std::uint64_t ManagedMemory::posted(const Allocation& allocation) const {
 }
 
 bool ManagedMemory::concerns(const Allocation& allocation, const Stream& stream) const {
+  if (allocation.lives_on_host) return false;
   return allocation.attached == Attached::everybody || (allocation.attached == Attached::stream && allocation.stream == stream.id);
 }
 
@@ -183,6 +184,7 @@ CUresult ManagedMemory::prefetch_to_device(AddressRange pages) {
   const std::lock_guard lock(order_);
   Allocation* allocation = find(pages.address);
   if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->lives_on_host) return CUDA_SUCCESS;
   CUresult error = end_beside();
   if (error == CUDA_SUCCESS) error = close(*allocation, allocation->coherence.clean(allocation->blocks_of(pages)));
   count_post(nullptr);

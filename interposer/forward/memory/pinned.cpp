@@ -121,6 +121,12 @@ CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, 
   return allocate(allocation, pointer);
 }
 
+std::uint64_t PinnedMemory::segment_of(std::uint64_t alias) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(alias);
+  return found != allocations_.end() ? found->second.segment : 0;
+}
+
 std::optional<FileIdentity> PinnedMemory::file_of(std::uint64_t alias) const {
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(alias);

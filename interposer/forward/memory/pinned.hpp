@@ -35,6 +35,8 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
   // A segment of events (proto/shared_events.hpp): an own one, or one that `opens` names. `segment` is its id.
   [[nodiscard]] CUresult allocate_events(const proto::MemoryName* opens, void*& pointer, std::uint64_t& segment);
+  // The segment that is an alias; 0: there is no such alias.
+  [[nodiscard]] std::uint64_t segment_of(std::uint64_t alias) const;
   // What an alias lies in; nullopt if there is no such alias.
   [[nodiscard]] std::optional<FileIdentity> file_of(std::uint64_t alias) const;
   // Maps this part of an alias's content at `to`, for this process alone. False: its file cannot be had any more.

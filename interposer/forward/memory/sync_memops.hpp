@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: synchronous copies and fills of an allocation are done when they return, also where CUDA leaves them to the
-// stream. Kept by allocation; as soon as one has it, all synchronous calls of the process wait, which is more than is asked for. Any thread.
+// stream. Kept by allocation; as soon as one has it, all synchronous calls of the process wait, which is more than is asked for. The same goes for
+// managed memory that lives on the host, where the program looks without waiting. Any thread.
 #pragma once
 
 #include <atomic>
@@ -27,7 +28,13 @@ class SyncMemops {
     } else {
       allocations_.erase(buffer_id);
     }
-    is_in_use_.store(!allocations_.empty(), std::memory_order_relaxed);
+    note_use();
+  }
+  // Managed memory that the program sees at once has come, or gone.
+  void count_on_host(int change) {
+    const std::lock_guard lock(mutex_);
+    on_host_ += change;
+    note_use();
   }
   [[nodiscard]] bool holds(std::uint64_t buffer_id) const {
     const std::lock_guard lock(mutex_);
@@ -41,8 +48,11 @@ class SyncMemops {
   }
 
  private:
+  void note_use() REQUIRES(mutex_) { is_in_use_.store(!allocations_.empty() || on_host_ != 0, std::memory_order_relaxed); }
+
   mutable Mutex mutex_;
   std::set<std::uint64_t> allocations_ GUARDED_BY(mutex_);
+  int on_host_ GUARDED_BY(mutex_) = 0;
   std::atomic<bool> is_in_use_{false};
 };
 

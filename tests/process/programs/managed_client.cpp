@@ -2,6 +2,7 @@
 // A client whose managed memory goes to and fro: a command a line on standard input, an answer a line on standard output, as test_client.
 //
 //   hold KIB       that much managed memory, written by the host
+//   prefer WHERE   1: the host is its preferred place; 0: nothing is
 //   launch         a kernel adds to all of it; not waited for
 //   check          the host compares all words
 //   alternate MS   for so long: host and kernels in turn on random pieces, what the host reads is compared: "ok ROUNDS"
@@ -32,6 +33,7 @@ class Client {
     std::size_t number = 0;
     words >> command >> number;
     if (command == "hold") return hold(number * 1024);
+    if (command == "prefer") return prefer(number != 0);
     if (command == "launch") return launch();
     if (command == "check") return check();
     if (command == "alternate") return alternate(std::chrono::milliseconds(number));
@@ -47,6 +49,14 @@ class Client {
     expected_.resize(bytes / sizeof(unsigned));
     CU(cuMemAllocManaged(&held_, bytes, CU_MEM_ATTACH_GLOBAL));
     for (std::size_t i = 0; i < expected_.size(); ++i) host(held_)[i] = expected_[i] = static_cast<unsigned>(i * 7 + static_cast<unsigned>(getpid()));
+    return "ok";
+  }
+
+  std::string prefer(bool is_host) const {
+    CUmemLocation host{};
+    host.type = CU_MEM_LOCATION_TYPE_HOST;
+    const CUmem_advise advice = is_host ? CU_MEM_ADVISE_SET_PREFERRED_LOCATION : CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
+    CU(cuMemAdvise_v2(held_, expected_.size() * sizeof(unsigned), advice, host));
     return "ok";
   }
 

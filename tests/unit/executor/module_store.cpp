@@ -118,6 +118,16 @@ TEST_CASE("variables of one section are found with two questions, and read and b
   }
 }
 
+TEST_CASE("a copy tells whether its code has atomic operations that exclude the host's") {
+  const std::unique_ptr<Driver> driver = make_driver();
+  PreparedImage prepared;
+  prepared.adds_for_system = GENERATE(false, true);
+  LoadedImage image;
+  std::string log;
+  REQUIRE(load_image(*driver, prepared, image, log) == CUDA_SUCCESS);
+  CHECK(image.adds_for_system == prepared.adds_for_system);
+}
+
 TEST_CASE("several copies serve as many clients") {
   Store s;
   s.add(7, kCounter);

@@ -34,6 +34,7 @@ void look_at_everything(const Image& image) {
   (void)read_cubin(exact);
   (void)ptx_has_writable_globals(as_text(exact));
   (void)ptx_uses_device_heap(as_text(exact));
+  (void)ptx_adds_for_system(as_text(exact));
   std::vector<Placement> placements;
   for (const ManagedVariable& variable : managed_of_cubin(exact)) placements.push_back({variable.name, 0x2000'0000'1000});
   Image placed = exact;

@@ -112,13 +112,15 @@ TEST_CASE("texts of a shape that no compiler makes are refused") {
 }
 
 TEST_CASE("what is prepared arrives as it was") {
-  const auto [name, compute] = GENERATE(table<const char*, unsigned>({{"default.fatbin", 80},
+  const auto [name, compute] = GENERATE(table<std::string, unsigned>({{"default.fatbin", 80},
                                                                       {"default.fatbin", 90},
                                                                       {"variables.fatbin", 80},
                                                                       {"kernels.cubin", 90},
                                                                       {"variables.cubin", 90},
                                                                       {"managed.cubin", 90},
                                                                       {"managed.ptx", 90},
+                                                                      {"atomics_90.cubin", 90},
+                                                                      {"atomics.ptx", 90},
                                                                       {"variables.ptx", 90}}));
   INFO(name << " for " << compute);
   const Image content = load_image(name);
@@ -141,6 +143,8 @@ TEST_CASE("what is prepared arrives as it was") {
   }
   CHECK(read.image.has_writable_globals == made.image.has_writable_globals);
   CHECK(read.image.takes_code_addresses == made.image.takes_code_addresses);
+  CHECK(read.image.adds_for_system == made.image.adds_for_system);
+  CHECK(read.image.adds_for_system == name.starts_with("atomics"));
   CHECK(read.image.printing_kernels == made.image.printing_kernels);
   REQUIRE(read.image.variables.has_value() == made.image.variables.has_value());
   if (read.image.variables) {

@@ -26,6 +26,16 @@ bool is_covered(const std::map<std::uint64_t, std::uint64_t>& pieces, std::uint6
   return end <= kAllAddresses;
 }
 
+bool lies_in_one(const std::map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t address, Number size_bytes) {
+  const auto piece = pieces.upper_bound(address);
+  return piece != pieces.begin() && Number{address} + size_bytes <= Number{std::prev(piece)->first} + std::prev(piece)->second;
+}
+
+bool touches_one(const std::map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t address, std::uint64_t size_bytes) {
+  const auto next = pieces.lower_bound(address);
+  return lies_in_one(pieces, address, 1) || (next != pieces.end() && Number{next->first} < Number{address} + size_bytes);
+}
+
 bool has_plain_elements(CUarray_format format) {
   return format == CU_AD_FORMAT_UNSIGNED_INT8 || format == CU_AD_FORMAT_UNSIGNED_INT16 || format == CU_AD_FORMAT_UNSIGNED_INT32 ||
          format == CU_AD_FORMAT_SIGNED_INT8 || format == CU_AD_FORMAT_SIGNED_INT16 || format == CU_AD_FORMAT_SIGNED_INT32 ||
@@ -54,7 +64,10 @@ void AddressOracle::wrong(const char* where, const std::string& what) { violatio
 
 std::optional<std::uint64_t> AddressOracle::owner_of(std::uint64_t address, std::uint64_t size_bytes) const {
   const std::uint64_t of_device = leaseholder(kDeviceLease, address, size_bytes);
-  if (of_device != 0) return is_covered(mapped_, address, size_bytes) ? std::optional(of_device) : std::nullopt;
+  if (of_device != 0) {
+    const bool is_there = is_covered(mapped_, address, size_bytes) || lies_in_one(registered_, address, size_bytes);  // in a chunk's place
+    return is_there ? std::optional(of_device) : std::nullopt;
+  }
   const std::uint64_t of_pinned = leaseholder(kPinnedLease, address, size_bytes);
   if (of_pinned != 0) return is_covered(registered_, address, size_bytes) ? std::optional(of_pinned) : std::nullopt;
   if (const External* const piece = external_at(address, size_bytes); piece != nullptr) {
@@ -153,6 +166,7 @@ void AddressOracle::word(const char* where, CUdeviceptr address, std::uint64_t s
 void AddressOracle::leased(const char* where, CUdeviceptr address, std::uint64_t size_bytes) {
   const std::uint64_t owner = leaseholder(kDeviceLease, address, size_bytes);
   if (owner == 0) return wrong(where, "is in no session's lease");
+  if (touches_one(registered_, address, size_bytes)) wrong(where, "has registered memory in it");
   check_owner(where, owner);
 }
 
@@ -166,6 +180,10 @@ void AddressOracle::check_host(const char* where, std::uint64_t address, std::ui
 
 void AddressOracle::registrable(const char* where, const void* address, std::uint64_t size_bytes) {
   if (const std::uint64_t owner = leaseholder(kPinnedLease, number(address), size_bytes); owner != 0) return check_owner(where, owner);
+  if (const std::uint64_t owner = leaseholder(kDeviceLease, number(address), size_bytes); owner != 0) {
+    if (touches_one(mapped_, number(address), size_bytes)) wrong(where, "is device memory");
+    return check_owner(where, owner);
+  }
   check_host(where, number(address), size_bytes);
 }
 

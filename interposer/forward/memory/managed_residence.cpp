@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Managed memory that lives on the host, since the program has advised that this is its preferred place: kernels have the shadow's pages at its
+// address (ChunkResidence), so that both sides see each other's stores at once. The device's memory stays what it was made for, so that the way back
+// cannot fail for want of it.
+//
+// Not where kernels have atomic operations that are to exclude the host's: over a bus without such operations they do not, and natively the driver
+// sees to it by moving the page. A session of a second device brings all of it back, for that one would reach the device's memory.
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <mutex>
+#include <vector>
+
+#include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/managed_advice.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
+#include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/sync_memops.hpp"
+#include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
+#include "interposer/log.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What is under way may be a kernel that waits for the program: then the memory stays where it is.
+constexpr std::chrono::milliseconds kMostForWork{200};
+constexpr long kLookNs = 50'000;
+
+bool has_ended(const FenceTarget& target) { return session().fences().reached(target.word, target.value); }
+
+}  // namespace
+
+bool ManagedMemory::is_for_host(const Allocation& allocation) const {
+  if (!allocation.is_alone || has_several_sessions() || adds_for_system_.load()) return false;
+  bool is_for_host = true;
+  ManagedAdvice::instance().visit(allocation.pages, [&](const Advice& advice) { is_for_host &= advice.prefers_host(); });
+  return is_for_host;
+}
+
+void ManagedMemory::follow_advice(std::uint64_t address) { (void)settle_within(address, true, kMostForWork); }
+
+bool ManagedMemory::settle_within(std::uint64_t address, bool may_be_on_host, std::chrono::milliseconds limit) {
+  const auto until = Clock::now() + limit;
+  while (!settle(address, may_be_on_host)) {
+    if (Clock::now() >= until) return false;
+    const timespec pause{0, kLookNs};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
+}
+
+bool ManagedMemory::settle(std::uint64_t address, bool may_be_on_host) {
+  const auto is_settled = [&](const Allocation* allocation) {
+    return allocation == nullptr || allocation->lives_on_host == (may_be_on_host && is_for_host(*allocation));
+  };
+  std::uint64_t posted = 0;
+  {
+    const std::lock_guard lock(order_);
+    if (is_settled(find(address))) return true;
+    posted = posted_;
+  }
+  std::vector<FenceTarget> targets;  // not under order_: Streams' mutex comes first
+  if (Streams::instance().fence_managed({}, targets) != CUDA_SUCCESS) return true;
+  if (!std::ranges::all_of(targets, has_ended)) return false;
+  const std::lock_guard lock(order_);
+  Allocation* const allocation = find(address);
+  if (is_settled(allocation)) return true;
+  if (posted_ != posted || allocation->is_served) return false;
+  if (allocation->lives_on_host) {
+    move_to_device(*allocation);
+  } else {
+    move_to_host(*allocation);
+  }
+  return true;
+}
+
+// From here the host's copy is the current one, so it may migrate as before where the rest cannot be done.
+void ManagedMemory::move_to_host(Allocation& allocation) {
+  if (end_beside() != CUDA_SUCCESS || download(allocation) != CUDA_SUCCESS) return;
+  open_all(allocation);
+  proto::ChunkResidenceRecord record{};
+  record.address = allocation.pages.address;
+  record.segment = PinnedMemory::instance().segment_of(allocation.shadow);
+  record.is_on_host = true;
+  proto::ChunkResidenceReply reply{};
+  if (session().call_kept(record, {}, reply, allocation.residence) != CUDA_SUCCESS) return;
+  allocation.lives_on_host = true;
+  SyncMemops::instance().count_on_host(1);
+}
+
+CUresult ManagedMemory::download(const Allocation& allocation) {
+  const std::vector<BlockRun> stale = allocation.coherence.stale_on_host({0, allocation.coherence.size()});
+  for (const BlockRun& run : stale) {
+    const AddressRange range = allocation.range_of(run);
+    const std::uint64_t to = allocation.shadow + (range.address - allocation.pages.address);
+    if (const CUresult error = post_copy(*copies_, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
+  }
+  if (stale.empty()) return CUDA_SUCCESS;
+  FenceTarget copied{copies_->word, 0};
+  if (const CUresult error = Streams::instance().fence(*copies_, copied.value); error != CUDA_SUCCESS) return error;
+  return session().wait_fence(copied.word, copied.value, "managed memory to reach the host");
+}
+
+void ManagedMemory::open_all(Allocation& allocation) {
+  Coherence& coherence = allocation.coherence;
+  allocation.earlier.clear();
+  allocation.prefetches.clear();
+  coherence.downloaded({0, coherence.size()});
+  for (std::size_t block = 0; block < coherence.size();) {
+    const Coherence::Opening opening = coherence.opening(block, true, watch_->tells_writes());
+    if (opening.blocks.count == 0) {
+      ++block;
+      continue;
+    }
+    coherence.opened(opening);
+    (void)watch_->open(allocation.range_of(opening.blocks), opening.access);  // else a touch does
+    block = opening.blocks.end();
+  }
+}
+
+// Nothing uses it. What the program has on the host goes up with the next work.
+void ManagedMemory::move_to_device(Allocation& allocation) {
+  proto::ChunkResidenceRecord record{};
+  record.address = allocation.pages.address;
+  proto::ChunkResidenceReply reply{};
+  Answer answer;
+  // An executor that came meanwhile has it on the host again, by the recipe.
+  const auto forget = [&](Link& link) {
+    if (link.epoch() != answer.epoch || !Channel::is_active(link)) return false;
+    session().recipes().forget(allocation.residence);
+    return true;
+  };
+  do {
+    answer = Answer{};
+    if (session().channel().call({}, record, {}, reply, &answer) != CUDA_SUCCESS) return;  // the session has ended
+  } while (!session().channel().locked(forget));
+  allocation.lives_on_host = false;
+  SyncMemops::instance().count_on_host(-1);
+}
+
+bool ManagedMemory::bring_back(std::chrono::milliseconds limit) {
+  std::vector<std::uint64_t> on_host;
+  {
+    const std::lock_guard lock(order_);
+    for (const auto& [address, allocation] : allocations_) {
+      if (allocation->lives_on_host) on_host.push_back(address);
+    }
+  }
+  return std::ranges::all_of(on_host, [&](std::uint64_t address) { return settle_within(address, false, limit); });
+}
+
+void ManagedMemory::note_system_atomics() {
+  if (adds_for_system_.exchange(true) || !in_use()) return;
+  if (instance().bring_back(kMostForWork)) return;
+  log_line(
+      "Kernels of this program have atomic operations that are to exclude the host's, and managed memory that it wants on the host cannot leave it, "
+      "since its kernels are at work: where both add to one word at the same moment, one change may be lost. Give the advice later, or none.");
+}
+
+}  // namespace mpsshim::interposer::forward
