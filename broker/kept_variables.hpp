@@ -15,7 +15,7 @@
 
 namespace mpsshim::broker {
 
-inline constexpr std::uint64_t kKeptLayout = 3;                       // of what follows: an executor takes over files of its own layout alone
+inline constexpr std::uint64_t kKeptLayout = 4;                       // of what follows: an executor takes over files of its own layout alone
 inline constexpr std::uint32_t kMaxKeptVariables = 4096;              // of one session
 inline constexpr std::size_t kMaxKeptBytes = std::size_t{256} << 20;  // of one session; what was never written takes no memory
 inline constexpr std::uint64_t kNeverKept = ~std::uint64_t{0};
@@ -28,7 +28,8 @@ struct KeptVariable {
   std::uint64_t size_bytes = 0;  // 0: the module's variables are not kept (too many, too large, or not all known)
   std::uint64_t offset = 0;      // of the contents
   std::uint64_t is_out = 0;      // 1: any kernel may have its address (VariableChanges)
-  std::uint64_t loaded_hash = 0;  // LoadedImage::Variable's
+  std::uint64_t loaded_hash = 0;   // LoadedImage::Variable's
+  std::uint64_t is_looked_up = 0;  // 1: the same
 };
 
 struct KeptVariablesFile {
@@ -41,6 +42,11 @@ struct KeptVariablesFile {
 
   [[nodiscard]] bool is_exact() const { return kept_at.load(std::memory_order_acquire) == changes.load(std::memory_order_acquire); }
 };
+// Empty where it does not lie within `contents`.
+[[nodiscard]] inline std::span<const std::byte> contents_of(const KeptVariable& variable, std::span<const std::byte> contents) {
+  if (variable.offset > contents.size() || variable.size_bytes > contents.size() - variable.offset) return {};
+  return contents.subspan(variable.offset, variable.size_bytes);
+}
 [[nodiscard]] inline std::span<const KeptVariable> table_of(const KeptVariablesFile& file) {
   return std::span(file.variable).first(std::min(file.count.load(std::memory_order_acquire), kMaxKeptVariables));
 }

@@ -17,6 +17,7 @@ void note_contents_of_cubin(std::span<const std::byte> cubin, PreparedImage& pre
   prepared.all_may_use_device_heap = info && info->all_may_use_device_heap;
   prepared.heap_kernels.clear();
   prepared.takes_code_addresses = !info || info->takes_code_addresses;
+  prepared.code_takes_addresses = !info || info->code_takes_addresses;
   prepared.adds_for_system = !info || info->adds_for_system;
   prepared.has_references = info && info->has_references;
   prepared.all_may_print = !info;
@@ -46,6 +47,7 @@ void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
   prepared.heap_kernels.clear();
   for (std::string& name : image::ptx_heap_kernels(text)) prepared.heap_kernels.insert(std::move(name));
   prepared.takes_code_addresses = image::ptx_takes_code_addresses(text);
+  prepared.code_takes_addresses = image::ptx_code_takes_addresses(text);
   prepared.adds_for_system = image::ptx_adds_for_system(text);
   prepared.has_references = image::ptx_has_references(text);
   prepared.all_may_print = false;
@@ -71,6 +73,7 @@ void add_contents_of_variant(const PreparedImage& other, PreparedImage& prepared
   prepared.all_may_use_device_heap |= other.all_may_use_device_heap;
   prepared.heap_kernels.insert(other.heap_kernels.begin(), other.heap_kernels.end());
   prepared.takes_code_addresses |= other.takes_code_addresses;
+  prepared.code_takes_addresses |= other.code_takes_addresses;
   prepared.adds_for_system |= other.adds_for_system;
   prepared.has_references |= other.has_references;
   prepared.all_may_print |= other.all_may_print;

@@ -95,9 +95,9 @@ proto::FileDescriptor write_prepared(const Preparation& preparation, const Image
     writer.place(input.bytes.bytes());
   }
   writer.bytes(prepared.prefix);
-  for (const bool flag :
-       {prepared.has_writable_globals, prepared.uses_device_heap, prepared.all_may_use_device_heap, prepared.takes_code_addresses,
-        prepared.adds_for_system, prepared.has_references, prepared.all_may_print, prepared.is_compiled_by_loading, prepared.variables.has_value()}) {
+  for (const bool flag : {prepared.has_writable_globals, prepared.uses_device_heap, prepared.all_may_use_device_heap, prepared.takes_code_addresses,
+                          prepared.code_takes_addresses, prepared.adds_for_system, prepared.has_references, prepared.all_may_print,
+                          prepared.is_compiled_by_loading, prepared.variables.has_value()}) {
     writer.number(flag ? 1 : 0);
   }
   writer.number(prepared.heap_kernels.size());
@@ -148,6 +148,7 @@ bool read_prepared(const proto::FileDescriptor& descriptor, const ImageBytes& im
   prepared.uses_device_heap = reader.flag();
   prepared.all_may_use_device_heap = reader.flag();
   prepared.takes_code_addresses = reader.flag();
+  prepared.code_takes_addresses = reader.flag();
   prepared.adds_for_system = reader.flag();
   prepared.has_references = reader.flag();
   prepared.all_may_print = reader.flag();

@@ -45,6 +45,7 @@ struct PreparedImage {
   bool all_may_use_device_heap = false;
   std::set<std::string, std::less<>> heap_kernels;  // else these
   bool takes_code_addresses = false;  // the same
+  bool code_takes_addresses = false;  // the same
   bool adds_for_system = false;       // the same
   bool has_references = false;        // the same
   bool all_may_print = false;         // it is not known which

@@ -144,31 +144,48 @@ std::vector<Variable> program_variables(const ElfFile& elf) {
   return variables;
 }
 
-// A relocation, in either form: what is behind the addend's place is of no matter here.
-bool names_function_beyond(const ElfFile& elf, const ElfSection& relocations, std::size_t target) {
+// Where a section has the address of a function beyond itself, as its relocations say (of either form: the addend is of no matter here).
+// `sees(where)` goes on with true.
+template <typename See>
+void see_functions_beyond(const ElfFile& elf, const ElfSection& relocations, std::size_t target, See&& sees) {
   const std::size_t step = relocations.type == SHT_RELA ? sizeof(Elf64_Rela) : sizeof(Elf64_Rel);
-  std::uint64_t info = 0;
+  std::uint64_t where = 0, info = 0;
   for (std::size_t at = 0; read_at(relocations.content, at + offsetof(Elf64_Rel, r_info), info); at += step) {
+    (void)read_at(relocations.content, at + offsetof(Elf64_Rel, r_offset), where);
     const std::size_t number = ELF64_R_SYM(info);
-    if (number >= elf.symbols().size()) return true;
-    const ElfSymbol& symbol = elf.symbols()[number];
-    if (symbol.type == STT_FUNC && symbol.section != SHN_UNDEF && symbol.section != target) return true;
+    const bool is_known = number < elf.symbols().size();
+    const bool is_beyond = !is_known || (elf.symbols()[number].type == STT_FUNC && elf.symbols()[number].section != SHN_UNDEF &&
+                                         elf.symbols()[number].section != target);
+    if (is_beyond && !sees(where)) return;
   }
-  return false;
+}
+
+// Calls a function that it names.
+bool is_call(std::span<const std::byte> code, std::uint64_t where) {
+  constexpr std::uint64_t kCallAbsolute = 0x143, kCallRelative = 0x144;
+  std::uint64_t first_half = 0;
+  if (!read_at(code, where / kInstructionBytes * kInstructionBytes, first_half)) return false;
+  return opcode_of(first_half) == kCallAbsolute || opcode_of(first_half) == kCallRelative;
 }
 
 // Compiled as a whole (nvcc's default), an image knows its functions by small numbers, which mean the same wherever it lies. Linked from parts
 // (-rdc=true) it has relocations for their addresses. Debug information does not count.
-bool takes_code_addresses(const ElfFile& elf) {
+void note_code_addresses(const ElfFile& elf, unsigned architecture, CubinInfo& info) {
   const auto& sections = elf.sections();
   for (const ElfSection& section : sections) {
     if (section.type != SHT_REL && section.type != SHT_RELA) continue;
     const std::string_view target = section.name.substr(section.name.starts_with(".rela") ? 5 : std::min<std::size_t>(section.name.size(), 4));
-    if (!target.starts_with(".text") && !target.starts_with(".nv.constant") && !target.starts_with(".nv.global")) continue;
-    const auto index = std::ranges::find(sections, target, &ElfSection::name) - sections.begin();
-    if (names_function_beyond(elf, section, static_cast<std::size_t>(index))) return true;
+    const bool is_code = target.starts_with(".text");
+    if (!is_code && !target.starts_with(".nv.constant") && !target.starts_with(".nv.global")) continue;
+    const auto found = std::ranges::find(sections, target, &ElfSection::name);
+    const bool are_variables = found != sections.end() && holds_variables(*found);
+    const bool knows_calls = is_code && found != sections.end() && has_known_instructions(architecture);
+    see_functions_beyond(elf, section, static_cast<std::size_t>(found - sections.begin()), [&](std::uint64_t where) {
+      info.takes_code_addresses = true;
+      info.code_takes_addresses |= !are_variables && !(knows_calls && is_call(found->content, where));
+      return !info.code_takes_addresses;
+    });
   }
-  return false;
 }
 
 }  // namespace
@@ -210,7 +227,7 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables) : !info.variables.empty();
   info.uses_device_heap = std::ranges::any_of(
       elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == kMalloc; });
-  info.takes_code_addresses = takes_code_addresses(*elf);
+  note_code_addresses(*elf, architecture_of(cubin), info);
   info.adds_for_system = adds_for_system(*elf, architecture_of(cubin));
   // Where a kernel may call or launch what its own list does not name, or no list does.
   const bool is_somebodys = std::ranges::any_of(info.kernels, &KernelLayout::uses_device_heap);

@@ -51,6 +51,8 @@ struct CubinInfo {
   bool takes_code_addresses = false;
   // Some kernel or function of it has atomic operations that exclude the host's: scope .sys. Says yes for machine code that is not known.
   bool adds_for_system = false;
+  // Its code has some by itself, to do more than call: what kernels leave in memory may be one. Else they are in variables alone, if at all.
+  bool code_takes_addresses = false;
   bool has_references = false;  // texture or surface references, which programs bind in the module
 };
 

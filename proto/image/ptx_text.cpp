@@ -179,6 +179,23 @@ bool ptx_adds_for_system(std::string_view text) {
   return false;
 }
 
+bool ptx_code_takes_addresses(std::string_view text) {
+  std::map<std::string_view, PtxFunction> functions;
+  for (std::string_view rest = text; read_function(rest, functions);) {
+  }
+  int depth = 0;
+  for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {
+    if (token == "{") ++depth;
+    if (token == "}") --depth;
+    if (token == "call" || (depth == 0 && token == "=")) {  // or what a variable begins with
+      while (!token.empty() && token != ";") token = next_ptx_token(text);
+    } else if (depth > 0 && functions.contains(token)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // In parameter lists these words mean objects that are arguments.
 bool ptx_has_references(std::string_view text) {
   int depth = 0;  // of braces and parentheses

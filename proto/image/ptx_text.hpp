@@ -25,7 +25,9 @@ inline constexpr unsigned kOldestLinkedPtx = 31;
 [[nodiscard]] bool ptx_takes_code_addresses(std::string_view text);
 // CubinInfo::adds_for_system.
 [[nodiscard]] bool ptx_adds_for_system(std::string_view text);
-// Their names. Where the text is in doubt a name may be none.
+// CubinInfo::code_takes_addresses: one of its functions or kernels is named within another, and not to call it.
+[[nodiscard]] bool ptx_code_takes_addresses(std::string_view text);
+// The names of the variables of ptx_has_writable_globals(). Where the text is in doubt a name may be none.
 [[nodiscard]] std::vector<std::string> ptx_variables(std::string_view text);
 
 // Its kernels that call printf(), themselves or by functions that they call; with calls through pointers all that might.

@@ -63,7 +63,8 @@ void expect_all(const volatile unsigned* words, size_t count, unsigned wanted, c
 
 void prefer(unsigned* words, size_t bytes, bool is_host) {
 #if CUDART_VERSION >= 13000
-  const cudaMemLocation host{cudaMemLocationTypeHost, {0}};
+  cudaMemLocation host{};
+  host.type = cudaMemLocationTypeHost;
 #else
   const int host = cudaCpuDeviceId;
 #endif

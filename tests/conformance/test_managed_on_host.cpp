@@ -82,6 +82,16 @@ TEST_CASE("a kernel and the host converse in managed memory whose preferred plac
   CHECK(converse(image, memory, 0, words - 1, kRounds) == kRounds);
   const bool is_second_device = std::getenv("MPSSHIM_TEST_OTHER_DEVICE") != nullptr;  // beside a session of the first: there it migrates
   if (!is_second_device) CHECK(wakings() - before < kRounds / 3);                     // where it migrates each round has two touches
+  // Sent to the device, and back.
+  for (const CUdevice place : {CUdevice{0}, CUdevice{CU_DEVICE_CPU}}) {
+    OK(call("cuMemPrefetchAsync", memory.address(), memory.bytes(), place, CUstream{nullptr}));
+    OK(launch(image.function("transform"), nullptr, 1, 32, memory.address(), static_cast<unsigned>(words), 0u, 9u));
+    OK(CU(cuCtxSynchronize)());
+    CHECK(memory[words - 1] == 9);
+  }
+  const unsigned long back = wakings();
+  CHECK(converse(image, memory, 0, words - 1, kRounds) == kRounds);
+  if (!is_second_device) CHECK(wakings() - back < kRounds / 3);
   prefer_nothing(memory);
   CHECK(converse(image, memory, 0, words - 1, 3) == 3);
 }
@@ -132,7 +142,7 @@ TEST_CASE("host and kernels alternate on managed memory while its preferred plac
   for (CUstream stream : streams) OK(CU(cuStreamDestroy)(stream));
 }
 
-TEST_CASE("memory that is managed on the host is copied, filled, waited for and described as before", "[forwarded][managed]") {
+TEST_CASE("memory that is managed on the host is copied, filled and described as before", "[forwarded][managed]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
   const LoadedImage image("managed_on_host.fatbin");
@@ -155,11 +165,9 @@ TEST_CASE("memory that is managed on the host is copied, filled, waited for and 
   CHECK(back == words);
   OK(CU(cuMemcpy)(other.address(), memory.address(100), other.bytes()));
   CHECK(other[3] == 103 * 7);
-  OK(CU(cuStreamWriteValue32)(nullptr, memory.address(3), 4711, 0));
-  OK(CU(cuStreamWaitValue32)(nullptr, memory.address(3), 4711, CU_STREAM_WAIT_VALUE_GEQ));
   OK(launch(image.function("transform"), nullptr, 1, 32, memory.address(3), 1u, 2u, 0u));
   OK(CU(cuCtxSynchronize)());
-  CHECK(memory[3] == 9422);
+  CHECK(memory[3] == 42);
 
   unsigned type = 0, is_managed = 0;
   OK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory.address(7)));

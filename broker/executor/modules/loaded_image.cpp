@@ -239,6 +239,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   image.has_managed = !prepared.managed.empty();
   image.has_references = prepared.has_references;
   image.takes_code_addresses = prepared.takes_code_addresses;
+  image.code_takes_addresses = prepared.code_takes_addresses;
   image.adds_for_system = prepared.adds_for_system;
   image.uses_device_heap = prepared.uses_device_heap;
   image.all_may_use_device_heap = prepared.all_may_use_device_heap;

@@ -58,6 +58,7 @@ struct LoadedImage {
     // A hash of what it held when it was loaded, addresses of functions and variables among it: where another load has another one, what is kept of
     // this one does not belong there. 0: zeroes, or not read.
     std::uint64_t loaded_hash = 0;
+    bool is_looked_up = false;  // of kept ones: the client has asked for its address, and may know what it holds
   };
 
   std::uint64_t image = 0;
@@ -67,6 +68,7 @@ struct LoadedImage {
   bool has_managed = false;                // loaded for a client that does not place them: nobody else's
   bool has_references = false;             // texture or surface references, whose bindings are the copy's: it serves one client, once
   bool takes_code_addresses = false;       // PreparedImage's
+  bool code_takes_addresses = false;       // the same
   bool adds_for_system = false;            // the same
   bool uses_device_heap = false;           // what its kernels allocate there ends with the context
   bool all_may_use_device_heap = false;    // PreparedImage's

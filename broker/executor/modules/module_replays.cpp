@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "broker/executor/link/fault.hpp"
 #include "broker/executor/modules/module_store.hpp"
@@ -21,9 +22,24 @@ bool is_alike_loaded(const LoadedImage::Variable& a, const LoadedImage::Variable
   return a.size_bytes == b.size_bytes && a.loaded_hash == b.loaded_hash;
 }
 
-// Code that was compiled as a whole has no addresses of functions, so variables that lie where they lay are all that its contents name.
+// It holds what its load wrote, which nobody else can have seen. So it may stand as it is loaded now.
+bool is_as_loaded(const LoadedImage::Variable& kept) { return !kept.is_looked_up && loaded_hash_of(kept.content) == kept.loaded_hash; }
+
+// Code that was compiled as a whole has no addresses of functions, so variables that lie where they lay are all that its contents name. Of code that
+// has none but in variables (tables of functions), memory can hold one only where a kernel took it out of such a variable and left it there.
 bool has_its_functions(const LoadedImage& image, std::span<const LoadedImage::Variable> kept) {
-  return !image.takes_code_addresses || std::ranges::equal(kept, image.variables, is_alike_loaded);
+  return !image.takes_code_addresses || std::ranges::equal(kept, image.variables, [&](const auto& before, const auto& now) {
+    return is_alike_loaded(before, now) || (!image.code_takes_addresses && before.size_bytes == now.size_bytes && is_as_loaded(before));
+  });
+}
+
+// Those that are to hold again what they held.
+std::vector<LoadedImage::Variable> changed_of(const LoadedImage& image, std::span<const LoadedImage::Variable> kept) {
+  std::vector<LoadedImage::Variable> changed;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (!image.takes_code_addresses || is_alike_loaded(kept[i], image.variables[i])) changed.push_back(kept[i]);
+  }
+  return changed;
 }
 
 }  // namespace
@@ -64,9 +80,13 @@ void ModuleStore::reserve(std::uint64_t image, std::uint64_t copy, std::uint64_t
   }
 }
 
-bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
+bool ModuleStore::has_kept(std::span<const KeptVariable> table, std::span<const std::byte> contents) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
-  for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}, true, kept.loaded_hash});
+  for (const KeptVariable& kept : table) {
+    const std::span<const std::byte> content = contents_of(kept, contents);
+    copies[{kept.image, kept.copy}].push_back(
+        {kept.address, kept.size_bytes, {content.begin(), content.end()}, true, kept.loaded_hash, kept.is_looked_up != 0});
+  }
   const std::lock_guard lock(mutex_);
   return std::ranges::all_of(copies, [&](const auto& copy) REQUIRES(mutex_) {
     const auto [first, last] = cache_.equal_range(copy.first.first);
@@ -100,7 +120,7 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
     log_error("Session {}: image {} has {}; its client is told", session, image, why);
     return CUDA_ERROR_MPS_SERVER_NOT_READY;
   }
-  const CUresult result = restore(session, kept);
+  const CUresult result = restore(session, changed_of(**use, kept));
   if (result != CUDA_SUCCESS) use = nullptr;
   return result;
 }

@@ -81,7 +81,7 @@ class ModuleStore {
   // on where things lie.
   [[nodiscard]] CUresult put_elsewhere(std::uint64_t session, const LoadedImage& image, std::vector<LoadedImage::Variable> kept);
   // Whether each copy in the table is here, its variables where they were, and functions whose addresses they hold.
-  [[nodiscard]] bool has_kept(std::span<const KeptVariable> table);
+  [[nodiscard]] bool has_kept(std::span<const KeptVariable> table, std::span<const std::byte> contents = {});
   // The owner does not come back: its copies are anybody's.
   void forget_owner(std::uint64_t session);
   void replay_unload(std::uint64_t image, std::uint64_t copy);

@@ -67,6 +67,7 @@ void SessionVariables::append(Module& module, bool with_contents) {
     entry.offset = used_bytes_;
     entry.is_out = image.changes->is_out(i) ? 1 : 0;
     entry.loaded_hash = variable.loaded_hash;
+    entry.is_looked_up = module.looked_up.contains(variable.address) ? 1 : 0;
     file.variable[count++] = entry;
     used_bytes_ += aligned(variable.size_bytes);
     if (!with_contents || !variable.is_content_known) continue;
@@ -97,7 +98,7 @@ void SessionVariables::note_span() {
 void SessionVariables::add(proto::ModuleId module, const ImageRef& image) {
   const std::lock_guard lock(mutex_);
   if (image->changes) image->changes->begin(session_);
-  Module& added = modules_.emplace_back(Module{module, image, {}, 0, 0, 0, false});
+  Module& added = modules_.emplace_back(Module{module, image, {}, 0, 0, 0, false, {}});
   note_span();
   if (!open()) return;
   KeptVariablesFile& file = *file_.load(std::memory_order_relaxed);
@@ -142,6 +143,7 @@ void SessionVariables::give_out(proto::ModuleId module, std::uint64_t address, b
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(modules_, module, &Module::id);
     if (found == modules_.end() || found->image->changes == nullptr) return;
+    note_looked_up(*found, address);
     const auto& variables = found->image->variables;
     const auto variable = std::ranges::find(variables, address, &LoadedImage::Variable::address);
     use.changes = found->image->changes.get();
@@ -152,6 +154,15 @@ void SessionVariables::give_out(proto::ModuleId module, std::uint64_t address, b
   if (!is_at_work || !use.changes->is_any_out(use)) return;
   use.changes->note(use);
   if (KeptVariablesFile* const file = file_.load(std::memory_order_relaxed)) file->changes.fetch_add(1, std::memory_order_release);
+}
+
+void SessionVariables::note_looked_up(Module& module, std::uint64_t address) {
+  module.looked_up.insert(address);
+  KeptVariablesFile* const file = file_.load(std::memory_order_relaxed);
+  if (file == nullptr) return;
+  for (KeptVariable& entry : std::span(file->variable).first(table_of(*file).size())) {
+    if (is_of_module(entry, module.id) && entry.address == address) entry.is_looked_up = 1;
+  }
 }
 
 // Before the driver gets what may use the addresses, and where the next executor finds it.
@@ -236,8 +247,8 @@ std::optional<SessionVariables::Kept> SessionVariables::kept(proto::ModuleId mod
     found.copy = variable.copy;
     found.is_any_out |= variable.is_out != 0;
     const std::byte* const contents = file->contents + variable.offset;
-    found.variables.push_back(
-        {variable.address, variable.size_bytes, std::vector(contents, contents + variable.size_bytes), true, variable.loaded_hash});
+    found.variables.push_back({variable.address, variable.size_bytes, std::vector(contents, contents + variable.size_bytes), true,
+                               variable.loaded_hash, variable.is_looked_up != 0});
   }
   if (found.variables.empty()) return std::nullopt;
   return found;
@@ -245,16 +256,25 @@ std::optional<SessionVariables::Kept> SessionVariables::kept(proto::ModuleId mod
 
 void SessionVariables::restored(proto::ModuleId module, const ImageRef& image) {
   const std::lock_guard lock(mutex_);
-  Module& back = modules_.emplace_back(Module{module, image, {}, 0, 0, 0, false});
+  Module& back = modules_.emplace_back(Module{module, image, {}, 0, 0, 0, false, {}});
   note_span();
   VariableChanges& changes = *image->changes;
   changes.begin(session_);
-  std::size_t number = 0;
-  for (const KeptVariable& entry : table_of(*file_.load(std::memory_order_relaxed))) {
-    if (is_of_module(entry, module) && entry.is_out != 0) changes.set_out(number);
-    number += is_of_module(entry, module) ? 1 : 0;
-  }
   for (std::size_t i = 0; i < changes.size(); ++i) back.kept.push_back(count(back, i));
+  KeptVariablesFile& file = *file_.load(std::memory_order_relaxed);
+  std::size_t number = 0;
+  for (KeptVariable& entry : std::span(file.variable).first(table_of(file).size())) {
+    if (!is_of_module(entry, module)) continue;
+    if (entry.is_out != 0) changes.set_out(number);
+    if (entry.is_looked_up != 0) back.looked_up.insert(entry.address);
+    if (number < image->variables.size() && entry.loaded_hash != image->variables[number].loaded_hash) {
+      // It stands as it was loaded: what the file has of it is the earlier load's.
+      file.kept_at.store(kNeverKept, std::memory_order_release);
+      entry.loaded_hash = image->variables[number].loaded_hash;
+      back.kept[number] = kNeverKept;
+    }
+    ++number;
+  }
 }
 
 bool SessionVariables::can_be_kept() const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -105,9 +106,11 @@ class SessionVariables {
     std::size_t begun_bytes = 0;
     std::uint64_t begun_count = 0;
     bool is_refused = false;  // its variables are not kept
+    std::set<std::uint64_t> looked_up;  // addresses that its client has asked for
   };
 
   [[nodiscard]] bool open() REQUIRES(mutex_);
+  void note_looked_up(Module& module, std::uint64_t address) REQUIRES(mutex_);
   void forget(proto::ModuleId module) REQUIRES(mutex_);
   void append(Module& module, bool with_contents) REQUIRES(mutex_);
   void lay_out_anew() REQUIRES(mutex_);

@@ -253,7 +253,8 @@ void Executor::reserve(const message::CopyReserve& copy) { modules_->reserve(cop
 void Executor::check_variables(const Received<message::VariablesCheck>& received) {
   const auto& [check, fds] = received;
   const proto::Mapping file = proto::Mapping::map(fds.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
-  const bool are_here = file && modules_->has_kept(table_of(*reinterpret_cast<const KeptVariablesFile*>(file.data())));
+  const auto* const kept = reinterpret_cast<const KeptVariablesFile*>(file.data());
+  const bool are_here = file && modules_->has_kept(table_of(*kept), kept->contents);
   const CUresult result = are_here ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
   link_.send(message::VariablesChecked{.session = check.session, .order = check.order, .status = static_cast<std::uint32_t>(result)});
 }

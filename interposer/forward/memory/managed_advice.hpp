@@ -19,6 +19,7 @@ struct Advice {
   CUmemLocation preferred{};      // CU_MEM_LOCATION_TYPE_INVALID: nowhere
   CUmemLocation last_prefetch{};  // likewise
   std::set<int> accessed_by;      // devices, CU_DEVICE_CPU
+  bool is_sent_to_device = false;  // by a prefetch, since a place was preferred
 
   [[nodiscard]] bool prefers_host() const { return preferred.type != CU_MEM_LOCATION_TYPE_INVALID && preferred.type != CU_MEM_LOCATION_TYPE_DEVICE; }
   // The host is to use it in place.

@@ -77,10 +77,15 @@ int device_of(const CUmemLocation& location) {
 CUresult move_to(AddressRange pages, const CUmemLocation& location, Stream& stream) {
   const std::uint32_t own = ActingSession::index();
   const ActingSession acting(home_of(pages.address));
-  ManagedAdvice::instance().change(pages, [&](Advice& advice) { advice.last_prefetch = location; });
+  const bool is_to_device = location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  ManagedAdvice::instance().change(pages, [&](Advice& advice) {
+    advice.last_prefetch = location;
+    advice.is_sent_to_device = is_to_device;
+  });
   if (!migrates(pages.address) || stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  ManagedMemory::instance().follow_advice(pages.address);
   // What migrates lives on one device, whichever is named. In another device's stream it comes to the host with the touch.
-  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return ManagedMemory::instance().prefetch_to_device(pages);
+  if (is_to_device) return ManagedMemory::instance().prefetch_to_device(pages);
   return ActingSession::index() == own ? ManagedMemory::instance().prefetch_to_host(pages, stream) : CUDA_SUCCESS;
 }
 
@@ -141,7 +146,10 @@ CUresult advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, con
     return CUDA_SUCCESS;
   };
   const auto prefer = [&](const CUmemLocation& where) {
-    ManagedAdvice::instance().change(*pages, [&](Advice& kept) { kept.preferred = where; });
+    ManagedAdvice::instance().change(*pages, [&](Advice& kept) {
+      kept.preferred = where;
+      kept.is_sent_to_device = false;
+    });
     const ActingSession acting(home_of(address));
     ManagedMemory::instance().follow_advice(address);
     return CUDA_SUCCESS;

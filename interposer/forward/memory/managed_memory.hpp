@@ -63,8 +63,8 @@ class ManagedMemory {
   [[nodiscard]] CUresult prefetch_to_device(AddressRange pages);
   [[nodiscard]] CUresult prefetch_to_host(AddressRange pages, Stream& stream);
 
-  // The program has advised of memory there: whose preferred place is the host lives there, all of it or nothing, where that can be now
-  // (managed_residence.cpp).
+  // The program has advised of memory there, or prefetched it: whose preferred place is the host lives there until all of it is sent to the device,
+  // where that can be now (managed_residence.cpp).
   void follow_advice(std::uint64_t address);
   // Kernels of the process may exclude the host by atomic operations, as they can in memory that migrates: what lives on the host does no longer.
   static void note_system_atomics();

@@ -36,9 +36,12 @@ bool has_ended(const FenceTarget& target) { return session().fences().reached(ta
 
 bool ManagedMemory::is_for_host(const Allocation& allocation) const {
   if (!allocation.is_alone || has_several_sessions() || adds_for_system_.load()) return false;
-  bool is_for_host = true;
-  ManagedAdvice::instance().visit(allocation.pages, [&](const Advice& advice) { is_for_host &= advice.prefers_host(); });
-  return is_for_host;
+  bool is_for_host = true, is_sent = true;
+  ManagedAdvice::instance().visit(allocation.pages, [&](const Advice& advice) {
+    is_for_host &= advice.prefers_host();
+    is_sent &= advice.is_sent_to_device;
+  });
+  return is_for_host && !is_sent;
 }
 
 void ManagedMemory::follow_advice(std::uint64_t address) { (void)settle_within(address, true, kMostForWork); }

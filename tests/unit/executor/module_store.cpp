@@ -259,6 +259,44 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
     CHECK(s.store.take_kept(43, 9, 4, variables_of(3), use) == CUDA_SUCCESS);
     CHECK(Store::counter(use) == 77);
   }
+  SECTION("its functions may lie elsewhere, and its variables alone have their addresses") {
+    s.add(9, kTable, 43);
+    loaded_counter = 6;
+    s.add(9, kTable, 43);
+    std::uint32_t held = 5;
+    bool is_looked_up = false;
+    const auto is_here = [&](std::uint64_t copy, std::size_t module) {
+      const auto address = reinterpret_cast<CUdeviceptr>(&modules[module]->counter);
+      const KeptVariable kept{1, 9, copy, address, 4, 0, 0, loaded_hash_of_counter(5), is_looked_up ? 1u : 0u};
+      return s.store.has_kept(std::vector{kept}, std::as_bytes(std::span(&held, 1)));
+    };
+    const auto take = [&](std::uint64_t copy, std::size_t module) {
+      std::vector<LoadedImage::Variable> kept = variables_of(module);
+      std::memcpy(kept[0].content.data(), &held, sizeof held);
+      kept[0].is_looked_up = is_looked_up;
+      return s.store.take_kept(43, 9, copy, kept, use);
+    };
+    CHECK(is_here(4, 3));
+    CHECK(is_here(5, 4));
+    SECTION("one that was never changed stands as it is loaded") {
+      REQUIRE(take(5, 4) == CUDA_SUCCESS);
+      CHECK(Store::counter(use) == 6);
+    }
+    SECTION("one that was changed has what it held, where the load is alike") {
+      held = 77;
+      CHECK(is_here(4, 3));
+      CHECK_FALSE(is_here(5, 4));
+      CHECK(take(5, 4) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+      REQUIRE(take(4, 3) == CUDA_SUCCESS);
+      CHECK(Store::counter(use) == 77);
+    }
+    SECTION("of one that its client may have read the client knows the addresses") {
+      is_looked_up = true;
+      CHECK(is_here(4, 3));
+      CHECK_FALSE(is_here(5, 4));
+      CHECK(take(5, 4) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    }
+  }
   SECTION("at other addresses, for a trial") {
     const ImageUse own = s.load(8);
     CHECK(s.store.put_elsewhere(43, **own, variables_of(1)) == CUDA_SUCCESS);

@@ -130,6 +130,31 @@ TEST_CASE("the next executor goes on with the file") {
   CHECK(next_life(file)->variables.at(0).content == bytes({4, 3, 2, 1}));
 }
 
+TEST_CASE("what stands as it was loaded anew is copied anew, and its client's look at it is known to the next executor") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  LoadedImage::Variable before{0x1000, 4, bytes({1, 2, 3, 4})}, now{0x1000, 4, bytes({5, 2, 3, 4})};
+  before.loaded_hash = loaded_hash_of(before.content);
+  now.loaded_hash = loaded_hash_of(now.content);
+  variables.add(kModule, image_of({before, {0x2000, 4, bytes({1, 1, 1, 1})}}));
+  variables.give_out(kModule, 0x2000, false);
+  const proto::FileDescriptor file = broker.file();
+  Broker next_broker;
+  SessionVariables next(1, *next_broker.link);
+  REQUIRE(next.adopt(file));
+  next.restored(kModule, image_of({now, {0x2000, 4, bytes({1, 1, 1, 1})}}));
+  CHECK_FALSE(next_life(file));
+  const SessionVariables::Copies copies = next.copies(kBatch);
+  REQUIRE(copies.pieces.size() == 1);
+  CHECK(copies.pieces[0].address == 0x1000);
+  REQUIRE(copy(next, copies, bytes({5, 2, 3, 4})));
+  const auto kept = next_life(file);
+  REQUIRE(kept);
+  CHECK(kept->variables.at(0).loaded_hash == now.loaded_hash);
+  CHECK_FALSE(kept->variables.at(0).is_looked_up);
+  CHECK(kept->variables.at(1).is_looked_up);
+}
+
 TEST_CASE("a load that is asked for again replaces what an earlier executor noted of it") {
   Broker broker;
   SessionVariables variables(1, *broker.link);

@@ -43,6 +43,14 @@ __device__ __noinline__ int square(int n) { return n * n; }
 extern "C" __global__ void hands_out(Step* out, int which) { *out = which != 0 ? triple : square; }
 #endif
 
+#ifdef WITH_FUNCTION_TABLE
+using Step = int (*)(int);
+__device__ __noinline__ int triple(int n) { return 3 * n; }
+__device__ __noinline__ int square(int n) { return n * triple(n); }
+__device__ Step const steps[] = {triple, square};
+extern "C" __global__ void steps_by_table(int* out, int which) { *out = steps[which](square(*out)); }
+#endif
+
 #ifdef WITH_TABLES
 extern "C" __global__ void sines(double* of) { of[threadIdx.x] = sin(of[threadIdx.x]) + sinf(static_cast<float>(of[threadIdx.x])); }
 #endif

@@ -193,8 +193,20 @@ TEST_CASE("whether kernels may have left addresses of an image's functions in me
   CHECK(!read_cubin(load_image("pointers.cubin"))->takes_code_addresses);  // small numbers
   CHECK(!read_cubin(load_image("pointers_75.cubin"))->takes_code_addresses);
   CHECK(read_cubin(load_image("pointers_parts.cubin"))->takes_code_addresses);
+  CHECK(read_cubin(load_image("pointers_parts.cubin"))->code_takes_addresses);
+  for (const char* image : {"function_table_75.cubin", "function_table_80.cubin", "function_table_90.cubin"}) {
+    INFO(image);
+    CHECK(read_cubin(load_image(image))->takes_code_addresses);
+    CHECK(!read_cubin(load_image(image))->code_takes_addresses);  // its code calls: by name, and by what the table holds
+  }
   CHECK(!ptx_takes_code_addresses(".version 9.0 .entry func() { ret; } // .func"));
   CHECK(ptx_takes_code_addresses(as_text(load_image("pointers.ptx"))));
+  CHECK(ptx_code_takes_addresses(as_text(load_image("pointers.ptx"))));
+  CHECK(!ptx_code_takes_addresses(as_text(load_image("function_table.ptx"))));
+  constexpr std::string_view kTable = ".version 9.0 .func f() { ret; } .global .u64 t[1] = {f}; .entry k() { call.uni f; mov.u64 %r, t; ret; } // f";
+  CHECK(!ptx_code_takes_addresses(kTable));
+  CHECK(ptx_code_takes_addresses(".version 9.0 .func f() { ret; } .entry k() { mov.u64 %r, f; ret; }"));
+  CHECK(ptx_code_takes_addresses(".version 9.0 .entry one() { ret; } .entry two() { call f; mov.u64 %r, one; ret; }"));
 }
 
 TEST_CASE("managed variables of a cubin are given addresses") {

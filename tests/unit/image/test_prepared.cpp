@@ -143,6 +143,7 @@ TEST_CASE("what is prepared arrives as it was") {
   }
   CHECK(read.image.has_writable_globals == made.image.has_writable_globals);
   CHECK(read.image.takes_code_addresses == made.image.takes_code_addresses);
+  CHECK(read.image.code_takes_addresses == made.image.code_takes_addresses);
   CHECK(read.image.adds_for_system == made.image.adds_for_system);
   CHECK(read.image.adds_for_system == name.starts_with("atomics"));
   CHECK(read.image.printing_kernels == made.image.printing_kernels);

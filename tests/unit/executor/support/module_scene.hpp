@@ -114,8 +114,12 @@ inline proto::FileDescriptor image_file(const std::string& text) {
 constexpr char kHead[] = ".version 6.4\n.target sm_75\n.address_size 64\n";
 inline const std::string kPlain = std::string(kHead) + ".visible .entry kernel(.param .u64 p) { ret; }\n";
 inline const std::string kCounter = std::string(kHead) + ".visible .global .u32 counter = 5;\n.visible .entry kernel(.param .u64 p) { ret; }\n";
-inline const std::string kLinked =
-    std::string(kHead) + ".visible .global .u32 counter = 5;\n.func helper() { ret; }\n.visible .entry kernel(.param .u64 p) { ret; }\n";
+inline const std::string kLinked = std::string(kHead) +
+                                   ".visible .global .u32 counter = 5;\n.func helper() { ret; }\n"
+                                   ".visible .entry kernel(.param .u64 p) { .reg .b64 %r; mov.u64 %r, helper; ret; }\n";
+// The same, but for its code, which has no address of a function.
+inline const std::string kTable =
+    std::string(kHead) + ".visible .global .u32 counter = 5;\n.func helper() { ret; }\n.visible .entry kernel(.param .u64 p) { call helper; ret; }\n";
 
 struct Store {
   explicit Store(std::size_t limit_bytes = 1u << 20) : store(*driver, link, window, faults, 0, limit_bytes) {}
