@@ -72,6 +72,8 @@ bool SessionVariables::keep(const Copies& copies, std::span<const std::byte> con
     Module& module = modules_[piece.module];
     if (piece.end == module.image->variables[piece.variable].size_bytes) {
       module.kept[piece.variable] = piece.count;
+      const auto entry = std::ranges::find(file.variable, module.id.value, &KeptVariable::module) + static_cast<std::ptrdiff_t>(piece.variable);
+      entry->loaded_hash = module.image->variables[piece.variable].loaded_hash;
     } else {
       module.begun = piece.variable;
       module.begun_bytes = piece.end;

@@ -261,17 +261,13 @@ void SessionVariables::restored(proto::ModuleId module, const ImageRef& image) {
   VariableChanges& changes = *image->changes;
   changes.begin(session_);
   for (std::size_t i = 0; i < changes.size(); ++i) back.kept.push_back(count(back, i));
-  KeptVariablesFile& file = *file_.load(std::memory_order_relaxed);
   std::size_t number = 0;
-  for (KeptVariable& entry : std::span(file.variable).first(table_of(file).size())) {
+  for (const KeptVariable& entry : table_of(*file_.load(std::memory_order_relaxed))) {
     if (!is_of_module(entry, module)) continue;
     if (entry.is_out != 0) changes.set_out(number);
     if (entry.is_looked_up != 0) back.looked_up.insert(entry.address);
     if (number < image->variables.size() && entry.loaded_hash != image->variables[number].loaded_hash) {
-      // It stands as it was loaded: what the file has of it is the earlier load's.
-      file.kept_at.store(kNeverKept, std::memory_order_release);
-      entry.loaded_hash = image->variables[number].loaded_hash;
-      back.kept[number] = kNeverKept;
+      back.kept[number] = kNeverKept;  // it stands as it was loaded: the file has what the earlier load wrote, and its hash, until it is copied
     }
     ++number;
   }

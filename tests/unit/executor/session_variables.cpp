@@ -142,10 +142,14 @@ TEST_CASE("what stands as it was loaded anew is copied anew, and its client's lo
   Broker next_broker;
   SessionVariables next(1, *next_broker.link);
   REQUIRE(next.adopt(file));
-  next.restored(kModule, image_of({now, {0x2000, 4, bytes({1, 1, 1, 1})}}));
-  CHECK_FALSE(next_life(file));
+  const ImageRef image = image_of({now, {0x2000, 4, bytes({1, 1, 1, 1})}});
+  next.restored(kModule, image);
+  REQUIRE(next_life(file));  // for the modules behind it, and should this executor end
+  CHECK(next_life(file)->variables.at(0).content == before.content);
+  CHECK(next_life(file)->variables.at(0).loaded_hash == before.loaded_hash);
+  next.note_write(0x2000, 1);
   const SessionVariables::Copies copies = next.copies(kBatch);
-  REQUIRE(copies.pieces.size() == 1);
+  REQUIRE(copies.pieces.size() == 2);
   CHECK(copies.pieces[0].address == 0x1000);
   REQUIRE(copy(next, copies, bytes({5, 2, 3, 4})));
   const auto kept = next_life(file);
