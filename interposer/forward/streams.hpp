@@ -59,6 +59,8 @@ class Streams {
   // Adds what has not been reached of the work that may use managed memory (Stream::has_managed_work), of one stream or ({}) of all. Posts fences
   // where there are none.
   [[nodiscard]] CUresult fence_managed(proto::StreamId id, std::vector<Target>& targets);
+  // Whether all that the session has posted so far has ended. Does not wait.
+  [[nodiscard]] CUresult look_at_all(bool& have_ended);
   // f(Stream*), null if it has ended; it does not end meanwhile.
   template <typename F>
   auto with(proto::StreamId id, F&& f) {

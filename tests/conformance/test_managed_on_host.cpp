@@ -183,6 +183,33 @@ TEST_CASE("memory that is managed on the host is copied, filled and described as
   OK(CU(cuMemFree)(device));
 }
 
+TEST_CASE("advice that managed memory belongs on the host waits for no kernel that waits for the program", "[forwarded][managed]") {
+  const DeviceContext context;
+  NEEDS_CONCURRENT_ACCESS();
+  const LoadedImage spinning_image, image("managed_on_host.fatbin");
+  void* flag = nullptr;
+  OK(CU(cuMemHostAlloc)(&flag, 8, 0));
+  std::memset(flag, 0, 8);
+  CUstream spinning = nullptr, own = nullptr;
+  OK(CU(cuStreamCreate)(&spinning, CU_STREAM_NON_BLOCKING));
+  OK(CU(cuStreamCreate)(&own, CU_STREAM_NON_BLOCKING));
+  OK(launch(spinning_image.function("spin"), spinning, 1, 1, reinterpret_cast<CUdeviceptr>(flag)));  // before there is any managed memory
+  while (static_cast<volatile unsigned*>(flag)[1] == 0) sched_yield();
+  const ManagedWords memory(1000);
+  prefer_host(memory);
+  memory[7] = 5;
+  OK(launch(image.function("transform"), own, 1, 32, memory.address(), 1000u, 2u, 1u));
+  OK(CU(cuStreamSynchronize)(own));
+  *static_cast<volatile unsigned*>(flag) = 1;
+  OK(CU(cuCtxSynchronize)());
+  CHECK(memory[7] == 11);
+  prefer_host(memory);
+  CHECK(converse(image, memory, 0, 999, 10) == 10);
+  OK(CU(cuStreamDestroy)(spinning));
+  OK(CU(cuStreamDestroy)(own));
+  OK(CU(cuMemFreeHost)(flag));
+}
+
 TEST_CASE("many pieces of managed memory on the host, freed there", "[managed]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
@@ -212,7 +239,7 @@ TEST_CASE("many pieces of managed memory on the host, freed there", "[managed]")
 TEST_CASE("atomic additions of host and kernel are all counted whatever place is preferred, when the kernels' image is loaded before or after",
           "[forwarded][managed]") {
   const DeviceContext context;
-  NEEDS_MANAGED_MEMORY();
+  NEEDS_CONCURRENT_ACCESS();
   const bool is_advised_first = GENERATE(true, false);
   constexpr unsigned kWords = 1000, kRounds = 200;
   const ManagedWords memory(kWords);
@@ -229,4 +256,9 @@ TEST_CASE("atomic additions of host and kernel are all counted whatever place is
   unsigned wrong = 0;
   for (unsigned i = 0; i < kWords; ++i) wrong += memory[i] != i + 2 * kRounds;
   CHECK(wrong == 0);
+  // It migrates: two touches a round.
+  const LoadedImage conversing("managed_on_host.fatbin");
+  const unsigned long before = wakings();
+  CHECK(converse(conversing, memory, 0, kWords - 1, 20) == 20);
+  if (before != 0) CHECK(wakings() - before >= 20);
 }

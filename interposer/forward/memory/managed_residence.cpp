@@ -30,8 +30,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kMostForWork{200};
 constexpr long kLookNs = 50'000;
 
-bool has_ended(const FenceTarget& target) { return session().fences().reached(target.word, target.value); }
-
 }  // namespace
 
 bool ManagedMemory::is_for_host(const Allocation& allocation) const {
@@ -66,9 +64,10 @@ bool ManagedMemory::settle(std::uint64_t address, bool may_be_on_host) {
     if (is_settled(find(address))) return true;
     posted = posted_;
   }
-  std::vector<FenceTarget> targets;  // not under order_: Streams' mutex comes first
-  if (Streams::instance().fence_managed({}, targets) != CUDA_SUCCESS) return true;
-  if (!std::ranges::all_of(targets, has_ended)) return false;
+  // All work, for the executor waits for all: one kernel that waits for this thread would be enough. Not under order_: Streams' mutex comes first.
+  bool have_all_ended = false;
+  if (Streams::instance().look_at_all(have_all_ended) != CUDA_SUCCESS) return true;
+  if (!have_all_ended) return false;
   const std::lock_guard lock(order_);
   Allocation* const allocation = find(address);
   if (is_settled(allocation)) return true;

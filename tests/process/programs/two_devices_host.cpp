@@ -152,14 +152,45 @@ void managed(Sides& sides) {
   }
 }
 
+void prefer_host(CUdeviceptr memory) {
+  CUmemLocation host{};
+  host.type = CU_MEM_LOCATION_TYPE_HOST;
+  CU(cuMemAdvise_v2(memory, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host));
+}
+
+void require_words(CUdeviceptr memory, unsigned factor, unsigned addend, const char* what) {
+  const auto* const words = reinterpret_cast<const unsigned*>(memory);  // NOLINT(performance-no-int-to-ptr)
+  for (unsigned i = 0; i < kWords; ++i) require(words[i] == factor * i + addend, what);
+}
+
+// That lives there, once on the device before: 3 i + 1.
+CUdeviceptr managed_on_host(const Side& side) {
+  CUdeviceptr memory = 0;
+  CU(cuMemAllocManaged(&memory, kBytes, CU_MEM_ATTACH_GLOBAL));
+  side.launch_fill(memory, 3);
+  CU(cuStreamSynchronize(side.stream));
+  prefer_host(memory);
+  side.launch_add(memory, 1);
+  CU(cuStreamSynchronize(side.stream));
+  require_words(memory, 3, 1, "managed memory that the host prefers");
+  return memory;
+}
+
 // What was there before the program worked on the second device.
 void host_memory_before(Sides& sides) {
   sides[0].make(0);
   void* const pinned = pinned_by(sides[0]);
   CUdeviceptr managed = 0;
   CU(cuMemAllocManaged(&managed, kBytes, CU_MEM_ATTACH_GLOBAL));
+  const CUdeviceptr on_host = managed_on_host(sides[0]);
   sides[1].make(1);
   use_pinned(sides[0], sides[1], pinned, 3);
+  sides[1].launch_add(on_host, 1);
+  CU(cuStreamSynchronize(sides[1].stream));
+  require_words(on_host, 3, 2, "managed memory that was on the host before there was a second device");
+  prefer_host(on_host);
+  require_written(sides[1], on_host, reinterpret_cast<const void*>(on_host), 6, "the same, advised again");  // NOLINT(performance-no-int-to-ptr)
+  CU(cuMemFree(on_host));
   require_written(sides[1], managed, reinterpret_cast<const void*>(managed), 5, "managed memory");  // NOLINT(performance-no-int-to-ptr)
   CU(cuMemFree(managed));
   free_by(sides[1], pinned);
