@@ -6,7 +6,7 @@
 
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/globals.hpp"
-#include "interposer/forward/memory/managed_memory.hpp"
+#include "interposer/forward/memory/managed_residence.hpp"
 #include "interposer/forward/read_file.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -132,7 +132,7 @@ CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std
     return wanted.empty() ? CUDA_ERROR_MPS_RPC_FAILURE : CUDA_SUCCESS;
   }
   options.report({});
-  if (reply.adds_for_system) ManagedMemory::note_system_atomics();
+  if (reply.adds_for_system) ManagedResidence::note_system_atomics();
   module.function_count = reply.function_count;
   module.has_writable_globals = reply.globals != proto::ModuleGlobals::none;
   module.described = std::move(answer.payload);

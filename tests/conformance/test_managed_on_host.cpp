@@ -88,6 +88,9 @@ TEST_CASE("a kernel and the host converse in managed memory whose preferred plac
     OK(launch(image.function("transform"), nullptr, 1, 32, memory.address(), static_cast<unsigned>(words), 0u, 9u));
     OK(CU(cuCtxSynchronize)());
     CHECK(memory[words - 1] == 9);
+    const unsigned long there = wakings();
+    CHECK(converse(image, memory, 0, words - 1, 20) == 20);
+    if (place != CU_DEVICE_CPU && there != 0) CHECK(wakings() - there >= 20);  // it migrates by then
   }
   const unsigned long back = wakings();
   CHECK(converse(image, memory, 0, words - 1, kRounds) == kRounds);

@@ -41,6 +41,32 @@ long free_mib(Client& client) {
   return std::stol(answer.substr(3));
 }
 
+// Once all work has ended.
+void replace_executor(const BrokerFixture& broker, bool by_restart) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const std::vector<pid_t> servers = broker.servers();
+  REQUIRE(servers.size() == 1);
+  if (by_restart) {
+    REQUIRE(broker.ctl({"restart", "executors"}).ok());
+  } else {
+    kill(servers.front(), SIGKILL);
+  }
+  REQUIRE(eventually(kLimit, [&] {
+    const std::vector<pid_t> now = broker.servers();
+    return now.size() == 1 && now.front() != servers.front();
+  }));
+}
+
+// The victim is killed in the middle of what it has begun; the bystander goes on with what it has.
+void kill_beside(Client& victim, Client& bystander, std::chrono::microseconds after, const BrokerFixture& broker) {
+  std::this_thread::sleep_for(after);
+  victim.program().send(SIGKILL);
+  (void)victim.program().wait();
+  const std::string answer = bystander.answer(kLimit);
+  INFO(answer << "\n" << bystander.program().errors() << broker.log());
+  REQUIRE(answer.starts_with("ok "));
+}
+
 }  // namespace
 
 TEST_CASE("several clients with managed memory that migrates are right at once") {
@@ -76,12 +102,8 @@ TEST_CASE("clients that are killed while their managed memory is on its way are 
       victim.begin("alternate 60000");
     }
     bystander.begin("alternate 200");
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
-    victim.program().send(SIGKILL);
-    (void)victim.program().wait();
-    const std::string answer = bystander.answer(kLimit);
-    INFO("turn " << turn << ": " << answer << "\n" << bystander.program().errors() << broker.log());
-    REQUIRE(answer.starts_with("ok "));
+    INFO("turn " << turn);
+    kill_beside(victim, bystander, std::chrono::microseconds(random() % 60'000), broker);
   }
   require_ok(bystander, "check", broker);
   REQUIRE(broker.wait_for_clients(2));
@@ -97,18 +119,7 @@ TEST_CASE("what migrates outlives executors, whichever side had it") {
     require_ok(by_host, "launch", broker);
     require_ok(by_host, "check", broker);  // brought back to the host
     // The device's work has ended, and nobody has looked.
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    const std::vector<pid_t> servers = broker.servers();
-    REQUIRE(servers.size() == 1);
-    if (turn == 1) {
-      REQUIRE(broker.ctl({"restart", "executors"}).ok());
-    } else {
-      kill(servers.front(), SIGKILL);
-    }
-    REQUIRE(eventually(kLimit, [&] {
-      const std::vector<pid_t> now = broker.servers();
-      return now.size() == 1 && now.front() != servers.front();
-    }));
+    replace_executor(broker, turn == 1);
     require_ok(by_device, "check", broker);
     require_ok(by_host, "check", broker);
   }
@@ -125,18 +136,7 @@ TEST_CASE("managed memory that lives on the host by advice outlives executors, a
     require_ok(*client, "check", broker);
   }
   for (int turn = 0; turn < 3; ++turn) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    const std::vector<pid_t> servers = broker.servers();
-    REQUIRE(servers.size() == 1);
-    if (turn == 1) {
-      REQUIRE(broker.ctl({"restart", "executors"}).ok());
-    } else {
-      kill(servers.front(), SIGKILL);
-    }
-    REQUIRE(eventually(kLimit, [&] {
-      const std::vector<pid_t> now = broker.servers();
-      return now.size() == 1 && now.front() != servers.front();
-    }));
+    replace_executor(broker, turn == 1);
     require_ok(leaves, turn % 2 == 0 ? "prefer 0" : "prefer 1", broker);
     for (Client* client : {&stays, &leaves}) {
       require_ok(*client, "check", broker);
@@ -165,12 +165,8 @@ TEST_CASE("clients that are killed while their managed memory changes its place 
     if (turn % 5 == 4) require_ok(victim, "launch", broker);
     bystander.begin("alternate 50");
     victim.begin(turn % 2 == 1 ? "prefer 0" : "prefer 1");
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 8'000));
-    victim.program().send(SIGKILL);
-    (void)victim.program().wait();
-    const std::string answer = bystander.answer(kLimit);
-    INFO("turn " << turn << ": " << answer << "\n" << bystander.program().errors() << broker.log());
-    REQUIRE(answer.starts_with("ok "));
+    INFO("turn " << turn);
+    kill_beside(victim, bystander, std::chrono::microseconds(random() % 8'000), broker);
   }
   require_ok(bystander, "check", broker);
   REQUIRE(broker.wait_for_clients(2));

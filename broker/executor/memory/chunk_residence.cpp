@@ -52,9 +52,14 @@ CUresult MemoryMap::settle_on_host(std::uint64_t chunk) {
 
 void MemoryMap::stay_on_host(std::uint64_t chunk) {
   std::lock_guard lock(mutex_);
-  Mapped& mapped = laid_chunk(chunk);
-  laid_.emplace(chunk, mapped.segment_bytes);
-  mapped.is_moving = false;
+  laid_chunk(chunk).is_moving = false;
+}
+
+// The pages alone: what is left of the chunk is nothing, and no copy spans them and a neighbouring chunk.
+bool MemoryMap::lies_in_laid(std::uint64_t address, std::uint64_t size_bytes) const {
+  const auto chunk = entry_before(chunks_, address);
+  if (chunk == chunks_.end() || chunk->second.segment == 0 || chunk->second.is_moving) return false;
+  return lies_in(chunk->first, chunk->second.segment_bytes, address, size_bytes);
 }
 
 bool MemoryMap::leave_host(std::uint64_t chunk) {
@@ -62,7 +67,6 @@ bool MemoryMap::leave_host(std::uint64_t chunk) {
   const auto found = chunks_.find(chunk);
   if (found == chunks_.end() || found->second.is_moving || found->second.segment == 0) return false;
   found->second.is_moving = true;
-  laid_.erase(chunk);
   ++losses_;
   return true;
 }

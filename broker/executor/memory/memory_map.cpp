@@ -288,7 +288,6 @@ void MemoryMap::release_chunks() {
     ranges_.clear();
     leaving_ranges_.clear();
     usable_.clear();
-    laid_.clear();
     ended.swap(chunks_);
     ended.merge(leaving_);
     leases.swap(leases_);
@@ -344,8 +343,7 @@ bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) con
 // An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one, or has mapped side by side.
 bool MemoryMap::lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const {
   std::lock_guard lock(mutex_);
-  const auto holds = [&](const AddressRanges& ranges) { return mpsshim::broker::contains(ranges, address, size_bytes); };
-  return usable_.contains(address, size_bytes) || holds(laid_) || holds(globals_);
+  return usable_.contains(address, size_bytes) || lies_in_laid(address, size_bytes) || mpsshim::broker::contains(globals_, address, size_bytes);
 }
 
 }  // namespace mpsshim::broker

@@ -133,6 +133,7 @@ class MemoryMap {
   void stay_on_device(std::uint64_t chunk, CUresult mapped);
   [[nodiscard]] CUresult reserve_lease(const proto::Lease& lease, proto::Lease& reserved);
   [[nodiscard]] bool lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] bool lies_in_laid(std::uint64_t address, std::uint64_t size_bytes) const REQUIRES(mutex_);
   [[nodiscard]] std::uint64_t take_room(std::uint64_t size_bytes, std::uint64_t alignment) REQUIRES(mutex_);
   [[nodiscard]] bool take_room_at(std::uint64_t address, std::uint64_t size_bytes) REQUIRES(mutex_);
   void give_room_back(std::uint64_t address, std::uint64_t size_bytes) REQUIRES(mutex_);
@@ -171,7 +172,6 @@ class MemoryMap {
   AddressRanges ranges_ GUARDED_BY(mutex_);                     // the client's own
   std::map<std::uint64_t, std::uint64_t> leaving_ranges_ GUARDED_BY(mutex_);  // by address: when it was given up
   AddressSet usable_ GUARDED_BY(mutex_);                                      // chunks_, and what is mapped in ranges_: neighbours are one piece
-  AddressRanges laid_ GUARDED_BY(mutex_);  // segments' pages in chunks' places: no copy spans one and its neighbours
   std::uint64_t application_pieces_ GUARDED_BY(mutex_) = 0;
   bool has_been_refused_ GUARDED_BY(mutex_) = false;
   unsigned releasing_ GUARDED_BY(mutex_) = 0;  // chunks being unmapped just now

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "interposer/forward/memory/managed_memory.hpp"
+#include "interposer/forward/memory/managed_residence.hpp"
 #include "interposer/forward/other_sessions.hpp"
 #include "interposer/forward/peer_access.hpp"
 #include "interposer/forward/streams.hpp"
@@ -67,7 +68,7 @@ CUresult ManagedMemory::join() {
       has_any = !theirs.allocations_.empty();
     }
     // What lives on the host would be the chunk's own memory there.
-    if (has_any && !theirs.bring_back(kMostForReturn)) result = CUDA_ERROR_NOT_READY;
+    if (has_any && !ManagedResidence(theirs).bring_back(kMostForReturn)) result = CUDA_ERROR_NOT_READY;
     const CUresult error = has_any ? let_reach(own, device, owner, session_device()) : CUDA_SUCCESS;
     if (error != CUDA_SUCCESS && session().look() == CUDA_SUCCESS) result = error;
   });

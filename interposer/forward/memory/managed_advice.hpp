@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What programs have said about their managed memory (cuMemAdvise, cuMemPrefetchAsync), by pages: kept to be answered again, and asked for by
-// TouchServer and ManagedMemory. Any thread.
+// TouchServer and ManagedResidence. Any thread.
 #pragma once
 
 #include <cstdint>

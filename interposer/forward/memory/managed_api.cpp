@@ -9,6 +9,7 @@
 #include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
 #include "interposer/forward/memory/managed_memory.hpp"
+#include "interposer/forward/memory/managed_residence.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
@@ -83,7 +84,7 @@ CUresult move_to(AddressRange pages, const CUmemLocation& location, Stream& stre
     advice.is_sent_to_device = is_to_device;
   });
   if (!migrates(pages.address) || stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
-  ManagedMemory::instance().follow_advice(pages.address);
+  ManagedResidence().follow_advice(pages.address);
   // What migrates lives on one device, whichever is named. In another device's stream it comes to the host with the touch.
   if (is_to_device) return ManagedMemory::instance().prefetch_to_device(pages);
   return ActingSession::index() == own ? ManagedMemory::instance().prefetch_to_host(pages, stream) : CUDA_SUCCESS;
@@ -151,7 +152,7 @@ CUresult advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, con
       kept.is_sent_to_device = false;
     });
     const ActingSession acting(home_of(address));
-    ManagedMemory::instance().follow_advice(address);
+    ManagedResidence().follow_advice(address);
     return CUDA_SUCCESS;
   };
   switch (advice) {

@@ -10,6 +10,7 @@
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
+#include "interposer/forward/memory/managed_residence.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/touch_server.hpp"
 #include "interposer/forward/peer_access.hpp"
@@ -209,7 +210,7 @@ CUresult ManagedMemory::release(std::uint64_t address) {
     in_use_.fetch_sub(1, std::memory_order_relaxed);
     unmap(*ended);
   }
-  if (ended->lives_on_host) move_to_device(*ended);
+  if (ended->lives_on_host) ManagedResidence::move_to_device(*ended);
   ManagedAdvice::instance().forget(ended->pages);
   if (ended->second_copy != 0) (void)PinnedMemory::instance().release(host_pointer(ended->second_copy));
   const CUresult error = PinnedMemory::instance().release(host_pointer(ended->shadow));

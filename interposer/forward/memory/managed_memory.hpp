@@ -63,12 +63,6 @@ class ManagedMemory {
   [[nodiscard]] CUresult prefetch_to_device(AddressRange pages);
   [[nodiscard]] CUresult prefetch_to_host(AddressRange pages, Stream& stream);
 
-  // The program has advised of memory there, or prefetched it: whose preferred place is the host lives there until all of it is sent to the device,
-  // where that can be now (managed_residence.cpp).
-  void follow_advice(std::uint64_t address);
-  // Kernels of the process may exclude the host by atomic operations, as they can in memory that migrates: what lives on the host does no longer.
-  static void note_system_atomics();
-
   // What Work waits for may have ended: a host function.
   void look_again() { goes_on_.notify_all(); }
 
@@ -97,6 +91,7 @@ class ManagedMemory {
   };
 
  private:
+  friend class ManagedResidence;
   friend class TouchServer;
   friend class Work;
 
@@ -137,22 +132,10 @@ class ManagedMemory {
   [[nodiscard]] CUresult end_reading_beside(Allocation& allocation, std::size_t block) REQUIRES(order_);
   static void note_changes(const Allocation& allocation, const Beside& beside, std::vector<Change>& changes);
   [[nodiscard]] CUresult post_copy(Stream& stream, std::uint64_t to, bool to_device, std::uint64_t from, std::uint64_t bytes) REQUIRES(order_);
-  // Managed memory at the address is to live on the host or the device. False: work under way, or a touch, is in the way. An error that leaves it
-  // where it is counts as done.
-  [[nodiscard]] bool settle(std::uint64_t address, bool may_be_on_host);
-  [[nodiscard]] bool settle_within(std::uint64_t address, bool may_be_on_host, std::chrono::milliseconds limit);
-  [[nodiscard]] bool is_for_host(const Allocation& allocation) const;
-  void move_to_host(Allocation& allocation) REQUIRES(order_);
-  [[nodiscard]] CUresult download(const Allocation& allocation) REQUIRES(order_);
-  void open_all(Allocation& allocation) REQUIRES(order_);
-  static void move_to_device(Allocation& allocation);
-  [[nodiscard]] bool bring_back(std::chrono::milliseconds limit);  // all that lives on the host
   void count_post(const Stream* stream) REQUIRES(order_);
   [[nodiscard]] std::uint64_t posted(const Allocation& allocation) const REQUIRES(order_);
 
   static inline std::atomic<std::uint32_t> in_use_{0};  // allocations, of all sessions NOLINT(readability-identifier-naming): a private member
-
-  static inline std::atomic<bool> adds_for_system_{false};  // NOLINT(readability-identifier-naming): likewise
 
   Mutex start_mutex_;
   bool has_failed_ GUARDED_BY(start_mutex_) = false;

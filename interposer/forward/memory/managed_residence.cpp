@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Managed memory that lives on the host, since the program has advised that this is its preferred place: kernels have the shadow's pages at its
-// address (ChunkResidence), so that both sides see each other's stores at once. The device's memory stays what it was made for, so that the way back
-// cannot fail for want of it.
-//
-// Not where kernels have atomic operations that are to exclude the host's: over a bus without such operations they do not, and natively the driver
-// sees to it by moving the page. A session of a second device brings all of it back, for that one would reach the device's memory.
+#include "interposer/forward/memory/managed_residence.hpp"
+
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <ctime>
 #include <mutex>
 #include <vector>
 
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
-#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/forward/streams.hpp"
@@ -30,10 +25,12 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kMostForWork{200};
 constexpr long kLookNs = 50'000;
 
+std::atomic<bool> kernels_add_for_system{false};  // of the process
+
 }  // namespace
 
-bool ManagedMemory::is_for_host(const Allocation& allocation) const {
-  if (!allocation.is_alone || has_several_sessions() || adds_for_system_.load()) return false;
+bool ManagedResidence::is_for_host(const ManagedAllocation& allocation) {
+  if (!allocation.is_alone || has_several_sessions() || kernels_add_for_system.load()) return false;
   bool is_for_host = true, is_sent = true;
   ManagedAdvice::instance().visit(allocation.pages, [&](const Advice& advice) {
     is_for_host &= advice.prefers_host();
@@ -42,9 +39,9 @@ bool ManagedMemory::is_for_host(const Allocation& allocation) const {
   return is_for_host && !is_sent;
 }
 
-void ManagedMemory::follow_advice(std::uint64_t address) { (void)settle_within(address, true, kMostForWork); }
+void ManagedResidence::follow_advice(std::uint64_t address) { (void)settle_within(address, true, kMostForWork); }
 
-bool ManagedMemory::settle_within(std::uint64_t address, bool may_be_on_host, std::chrono::milliseconds limit) {
+bool ManagedResidence::settle_within(std::uint64_t address, bool may_be_on_host, std::chrono::milliseconds limit) {
   const auto until = Clock::now() + limit;
   while (!settle(address, may_be_on_host)) {
     if (Clock::now() >= until) return false;
@@ -54,24 +51,24 @@ bool ManagedMemory::settle_within(std::uint64_t address, bool may_be_on_host, st
   return true;
 }
 
-bool ManagedMemory::settle(std::uint64_t address, bool may_be_on_host) {
-  const auto is_settled = [&](const Allocation* allocation) {
+bool ManagedResidence::settle(std::uint64_t address, bool may_be_on_host) {
+  const auto is_settled = [&](const ManagedAllocation* allocation) {
     return allocation == nullptr || allocation->lives_on_host == (may_be_on_host && is_for_host(*allocation));
   };
   std::uint64_t posted = 0;
   {
-    const std::lock_guard lock(order_);
-    if (is_settled(find(address))) return true;
-    posted = posted_;
+    const std::lock_guard lock(memory_.order_);
+    if (is_settled(memory_.find(address))) return true;
+    posted = memory_.posted_;
   }
   // All work, for the executor waits for all: one kernel that waits for this thread would be enough. Not under order_: Streams' mutex comes first.
   bool have_all_ended = false;
   if (Streams::instance().look_at_all(have_all_ended) != CUDA_SUCCESS) return true;
   if (!have_all_ended) return false;
-  const std::lock_guard lock(order_);
-  Allocation* const allocation = find(address);
+  const std::lock_guard lock(memory_.order_);
+  ManagedAllocation* const allocation = memory_.find(address);
   if (is_settled(allocation)) return true;
-  if (posted_ != posted || allocation->is_served) return false;
+  if (memory_.posted_ != posted || allocation->is_served) return false;
   if (allocation->lives_on_host) {
     move_to_device(*allocation);
   } else {
@@ -81,8 +78,8 @@ bool ManagedMemory::settle(std::uint64_t address, bool may_be_on_host) {
 }
 
 // From here the host's copy is the current one, so it may migrate as before where the rest cannot be done.
-void ManagedMemory::move_to_host(Allocation& allocation) {
-  if (end_beside() != CUDA_SUCCESS || download(allocation) != CUDA_SUCCESS) return;
+void ManagedResidence::move_to_host(ManagedAllocation& allocation) {
+  if (memory_.end_beside() != CUDA_SUCCESS || download(allocation) != CUDA_SUCCESS) return;
   open_all(allocation);
   proto::ChunkResidenceRecord record{};
   record.address = allocation.pages.address;
@@ -94,38 +91,37 @@ void ManagedMemory::move_to_host(Allocation& allocation) {
   SyncMemops::instance().count_on_host(1);
 }
 
-CUresult ManagedMemory::download(const Allocation& allocation) {
+CUresult ManagedResidence::download(const ManagedAllocation& allocation) {
   const std::vector<BlockRun> stale = allocation.coherence.stale_on_host({0, allocation.coherence.size()});
   for (const BlockRun& run : stale) {
     const AddressRange range = allocation.range_of(run);
     const std::uint64_t to = allocation.shadow + (range.address - allocation.pages.address);
-    if (const CUresult error = post_copy(*copies_, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = memory_.post_copy(*memory_.copies_, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
   }
   if (stale.empty()) return CUDA_SUCCESS;
-  FenceTarget copied{copies_->word, 0};
-  if (const CUresult error = Streams::instance().fence(*copies_, copied.value); error != CUDA_SUCCESS) return error;
+  FenceTarget copied{memory_.copies_->word, 0};
+  if (const CUresult error = Streams::instance().fence(*memory_.copies_, copied.value); error != CUDA_SUCCESS) return error;
   return session().wait_fence(copied.word, copied.value, "managed memory to reach the host");
 }
 
-void ManagedMemory::open_all(Allocation& allocation) {
+void ManagedResidence::open_all(ManagedAllocation& allocation) {
   Coherence& coherence = allocation.coherence;
   allocation.earlier.clear();
   allocation.prefetches.clear();
   coherence.downloaded({0, coherence.size()});
   for (std::size_t block = 0; block < coherence.size();) {
-    const Coherence::Opening opening = coherence.opening(block, true, watch_->tells_writes());
+    const Coherence::Opening opening = coherence.opening(block, true, memory_.watch_->tells_writes());
     if (opening.blocks.count == 0) {
       ++block;
       continue;
     }
     coherence.opened(opening);
-    (void)watch_->open(allocation.range_of(opening.blocks), opening.access);  // else a touch does
+    (void)memory_.watch_->open(allocation.range_of(opening.blocks), opening.access);  // else a touch does
     block = opening.blocks.end();
   }
 }
 
-// Nothing uses it. What the program has on the host goes up with the next work.
-void ManagedMemory::move_to_device(Allocation& allocation) {
+void ManagedResidence::move_to_device(ManagedAllocation& allocation) {
   proto::ChunkResidenceRecord record{};
   record.address = allocation.pages.address;
   proto::ChunkResidenceReply reply{};
@@ -144,20 +140,20 @@ void ManagedMemory::move_to_device(Allocation& allocation) {
   SyncMemops::instance().count_on_host(-1);
 }
 
-bool ManagedMemory::bring_back(std::chrono::milliseconds limit) {
+bool ManagedResidence::bring_back(std::chrono::milliseconds limit) {
   std::vector<std::uint64_t> on_host;
   {
-    const std::lock_guard lock(order_);
-    for (const auto& [address, allocation] : allocations_) {
+    const std::lock_guard lock(memory_.order_);
+    for (const auto& [address, allocation] : memory_.allocations_) {
       if (allocation->lives_on_host) on_host.push_back(address);
     }
   }
   return std::ranges::all_of(on_host, [&](std::uint64_t address) { return settle_within(address, false, limit); });
 }
 
-void ManagedMemory::note_system_atomics() {
-  if (adds_for_system_.exchange(true) || !in_use()) return;
-  if (instance().bring_back(kMostForWork)) return;
+void ManagedResidence::note_system_atomics() {
+  if (kernels_add_for_system.exchange(true) || !ManagedMemory::in_use()) return;
+  if (ManagedResidence().bring_back(kMostForWork)) return;
   log_line(
       "Kernels of this program have atomic operations that are to exclude the host's, and managed memory that it wants on the host cannot leave it, "
       "since its kernels are at work: where both add to one word at the same moment, one change may be lost. Give the advice later, or none.");
